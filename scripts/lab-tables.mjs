@@ -15,7 +15,7 @@ import { existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 
 const DOCS = join(import.meta.dirname, '../docs/lab');
-const TRANSPORTS = { websocket: 'WebSocket', session: 'session', sse: 'SSE', ndjson: 'NDJSON', 'long-polling': 'long polling', polling: 'polling' };
+const TRANSPORTS = { websocket: 'WebSocket', session: 'session', sse: 'SSE', ndjson: 'HTTP streaming', 'long-polling': 'long polling', polling: 'polling' };
 const RADIOS = { lte: 'LTE', '3g': '3G', wifi: 'Wi-Fi' };
 
 const PHASE_FIELDS = { server_cpu_cores: 'CPU', generator_cpu_cores: 'CPU of the generator', probe_p50_us: 'response time', server_memory_bytes: 'memory' };
@@ -50,7 +50,7 @@ const exact = (value) => (value == null ? '-' : value.toLocaleString('en-US', { 
 const table = (head, rows) => {
   if (rows.length === 0) throw new Error(`no rows for ${head.join(', ')}`);
   const broken = rows.find((row) => row.length !== head.length || row.some((cell) => cell == null || /undefined|NaN/.test(cell)));
-  if (broken) throw new Error(`a row without a value: ${broken.join(' | ')}`);
+  if (broken) throw new Error(`a row has no value: ${broken.join(' | ')}`);
   const line = (cells) => `| ${cells.map((cell) => String(cell).replaceAll('|', '\\|')).join(' | ')} |`;
   const numeric = head.map((_, i) => i > 0 && rows.every((row) => /^(-|[~+-]?[\d.,]+( \S+)?(\/s)?)$/.test(row[i])));
   return [line(head), `|${numeric.map((right) => (right ? '---:' : '---')).join('|')}|`, ...rows.map(line)].join('\n');
@@ -65,19 +65,19 @@ function conditions({ head, points, bill }) {
   const pinned = machine.cpu_pinning ? `; CPUs: ${machine.cpu_pinning}` : '';
   const build = /debug\)$/.test(machine.lab) ? ' A debug build, server included.' : '';
   const noise = head.gates.filter((gate) => gate.limit != null && gate.value > gate.limit);
-  const against = noise.map((gate) => `${gate.label}: ${plain(gate.value)} ${gate.unit}, where ${plain(gate.limit)} is the limit`);
-  const shape = head.form === 'quick' && points.length ? ` **Shape, not figures**: the quick form is short${points.some(({ runs }) => runs.length > 1) ? '' : ' and runs once'}.` : '';
+  const against = noise.map((gate) => `${gate.label}: ${plain(gate.value)} ${gate.unit}, limit ${plain(gate.limit)}`);
+  const shape = head.form === 'quick' && points.length ? ` **Shape, not figures**: the quick mode is short${points.some(({ runs }) => runs.length > 1) ? '' : ' and runs once'}.` : '';
   return [
     `\`${command}\`, ${head.started.slice(0, 10)}, ${runs}. Lab ${machine.lab}, Linux ${machine.kernel}, ${machine.cpu_model}, ` +
       `${machine.cores} cores${pinned}.${build}${shape}`,
     ...(bill ? [counted(bill)] : []),
-    ...(against.length ? [`The machine was not quiet (${against.join('; ')}), which the quick form tells and does not count.`] : []),
+    ...(against.length ? [`The machine was noisy (${against.join('; ')}). The quick mode reports noise but accepts the runs.`] : []),
   ].join('\n');
 }
 
 function counted({ path, lines }) {
   const off = Math.max(...lines.map((line) => Math.abs(line.difference_percent)));
-  const check = path.captured_bytes == null ? 'not checked by a capture' : `a capture saw ${number(path.captured_bytes)} bytes where the kernel counted ${number(path.counted_bytes)}`;
+  const check = path.captured_bytes == null ? 'not checked by a capture' : `capture: ${number(path.captured_bytes)} bytes, kernel: ${number(path.counted_bytes)}`;
   return `Over ${path.link}, MTU ${number(path.mtu)}, ${path.header_bytes} bytes of TCP and IP in each segment; ${check}; at most ${exact(off)} % off the model.`;
 }
 
@@ -138,7 +138,7 @@ function lines({ bill }) {
   const one = (bytes, layer) => (layer === 'framing' ? framed(bytes) : bytes[layer]);
   const sum = (both, layer) => one(both.up, layer) + one(both.down, layer);
   return table(
-    ['transport', 'unit', ...layers.map((layer) => ({ framing: 'framing and TLS', headers: 'TCP/IP', acks: 'ACKs' })[layer] ?? layer), 'in all', 'of that up', 'model', 'off by'],
+    ['transport', 'unit', ...layers.map((layer) => ({ framing: 'framing and TLS', headers: 'TCP/IP', acks: 'ACKs' })[layer] ?? layer), 'total', 'upstream', 'model', 'deviation'],
     bill.lines.filter(({ side }) => side === 'deliver').map(({ transport, unit, measured, model, difference_percent: off }) => {
       const all = (both) => layers.reduce((total, layer) => total + sum(both, layer), 0);
       const up = layers.reduce((total, layer) => total + one(measured.up, layer), 0);
@@ -147,7 +147,7 @@ function lines({ bill }) {
   );
 }
 
-const publishedHead = ['what', 'unit', 'printed', 'corrected', 'ours', ''];
+const publishedHead = ['item', 'unit', 'published', 'corrected', 'measured', ''];
 const publishedRow = ({ item, unit, printed, corrected, ours, remark }) =>
   [TRANSPORTS[item] ?? item, unit, exact(printed), exact(corrected), exact(ours), remark];
 
@@ -161,7 +161,7 @@ function slips({ bill }) {
   const is = ({ printed, corrected }) =>
     printed != null && corrected != null && printed.toFixed(decimals(printed)) !== corrected.toFixed(decimals(printed));
   return table(
-    ['thesis, table', 'what', 'unit', 'printed', 'corrected', 'why'],
+    ['thesis, table', 'item', 'unit', 'published', 'corrected', 'reason'],
     bill.published.filter(is).map((row) => [row.table, row.item, row.unit, exact(row.printed), exact(row.corrected), row.remark]),
   );
 }
@@ -183,7 +183,7 @@ function energy({ bill }, words) {
 function batteries({ bill }) {
   const rows = bill.batteries.map(({ what, capacity_wh, power_w, hours, published_hours, remark }) =>
     [what, `${number(capacity_wh)} Wh`, `${number(power_w)} W`, `${number(Number(hours.toFixed(2)))} h`, published_hours ? `${published_hours} h` : '-', remark]);
-  return table(['what', 'battery', 'power', 'lasts', 'as printed', ''], rows);
+  return table(['item', 'battery', 'power', 'lasts', 'published', ''], rows);
 }
 
 const notes = ({ bill }) => list(bill.notes);
@@ -191,19 +191,19 @@ const notes = ({ bill }) => list(bill.notes);
 const KINDS = { conditions, points, memory, found, lines, published, slips, energy, batteries, notes };
 
 function unknown(what) {
-  throw new Error(`there is no ${what}`);
+  throw new Error(`unknown ${what}`);
 }
 
 const [results] = process.argv.slice(2);
 if (!results) {
-  console.error('node scripts/lab-tables.mjs RESULTS: a folder with one folder per scenario');
+  console.error('usage: node scripts/lab-tables.mjs RESULTS (a folder with one folder per scenario)');
   process.exit(3);
 }
 for (const file of readdirSync(DOCS).filter((name) => name.endsWith('.md') && name !== 'README.md')) {
   const [page, scenario] = [join(DOCS, file), basename(file, '.md')];
   const path = join(results, scenario, 'analysis.json');
   if (!existsSync(path)) {
-    console.error(`${scenario}: not in ${results}, so its tables stay`);
+    console.error(`${scenario}: not in ${results}; its tables stay unchanged`);
     continue;
   }
   const analysis = JSON.parse(readFileSync(path, 'utf8'));

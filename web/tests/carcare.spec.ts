@@ -5,7 +5,7 @@ import { matches } from '../src/pages/carcare/search.ts';
 import { openCar, test, url } from './page.ts';
 import { serve, simulate } from './server.ts';
 
-const LABELS = { websocket: /WebSocket/, 'http-stream': /Streaming/, sse: /Server-sent/, 'long-poll': /Long polling/, poll: /^Polling/, 'data-channel': /Data channel/ };
+const LABELS = { websocket: /WebSocket/, 'http-stream': /HTTP streaming/, sse: /Server-sent/, 'long-poll': /Long polling/, poll: /^Polling/, 'data-channel': /Data channel/ };
 type Name = keyof typeof LABELS;
 interface Received {
   readonly seq: number;
@@ -23,40 +23,40 @@ async function switchTo(page: Page, name: Name): Promise<void> {
 }
 
 /** Waits until `count` more records have arrived over transport `name`. */
-async function heardOver(page: Page, name: Name, count = 5): Promise<void> {
+async function receivedOver(page: Page, name: Name, count = 5): Promise<void> {
   const before = (await received(page)).filter((r) => r.transport === name).length;
   await expect.poll(async () => (await received(page)).filter((r) => r.transport === name).length, { timeout: 20_000 }).toBeGreaterThanOrEqual(before + count);
 }
 
-function expectUnbroken(all: Received[]): void {
+function expectNoGaps(all: Received[]): void {
   const first = all[0]!;
   expect(all.map((r) => r.seq)).toEqual(all.map((_, i) => first.seq + i));
   expect(all.map((r) => r.offset)).toEqual(all.map((_, i) => first.offset + i));
 }
 
-test('switches through all transports: none lost, none doubled, in order', async ({ page, clean }) => {
+test('switching transports loses and duplicates no record', async ({ page, clean }) => {
   await openCar(page, '/carcare?car=1&via=websocket');
-  await heardOver(page, 'websocket');
+  await receivedOver(page, 'websocket');
   for (const name of ['http-stream', 'sse', 'long-poll', 'poll', 'websocket', 'data-channel', 'poll', 'sse', 'data-channel', 'websocket'] as const) {
     await switchTo(page, name);
-    await heardOver(page, name);
+    await receivedOver(page, name);
   }
   const all = await received(page);
-  expectUnbroken(all);
+  expectNoGaps(all);
   expect(new Set(all.map((r) => r.transport))).toEqual(new Set(Object.keys(LABELS)));
   await page.getByRole('button', { name: /^Transport/ }).click();
   await expect(page.locator('#transports dl div').filter({ hasText: 'Gaps' }).locator('dd')).toHaveText('0');
 });
 
 for (const name of Object.keys(LABELS) as Name[]) {
-  test(`starts over ${name} when the address says so`, async ({ page, clean }) => {
+  test(`starts over ${name} if the address names it`, async ({ page, clean }) => {
     await openCar(page, `/carcare?car=2&via=${name}`);
-    await heardOver(page, name);
-    expectUnbroken(await received(page));
+    await receivedOver(page, name);
+    expectNoGaps(await received(page));
   });
 }
 
-test('the transport chip is reached and used by keyboard', async ({ page, clean }) => {
+test('the transport menu works by keyboard', async ({ page, clean }) => {
   await openCar(page, '/carcare?car=1&via=websocket');
   const chip = page.getByRole('button', { name: /^Transport/ });
   for (let i = 0; i < 4 && !(await chip.evaluate((e) => e === document.activeElement)); i++) await page.keyboard.press('Tab');
@@ -65,14 +65,14 @@ test('the transport chip is reached and used by keyboard', async ({ page, clean 
   await page.keyboard.press('Tab');
   await expect(page.getByRole('radio', { name: /WebSocket/ })).toBeFocused();
   await page.keyboard.press('ArrowDown');
-  await expect(page.getByRole('radio', { name: /Streaming/ })).toBeChecked();
-  await heardOver(page, 'http-stream');
+  await expect(page.getByRole('radio', { name: /HTTP streaming/ })).toBeChecked();
+  await receivedOver(page, 'http-stream');
   await page.keyboard.press('Escape');
   await expect(chip).toBeFocused();
-  await expect(chip).toHaveAccessibleName(/Streaming, connected/);
+  await expect(chip).toHaveAccessibleName(/HTTP streaming, connected/);
 });
 
-test('a number finds its car, not a trouble code that contains it', () => {
+test('a number matches its car, not trouble codes', () => {
   const cars = ['Car 4 live Hop Row', 'Car 6 live Trouble code P0420', 'Car 14 live Mill Lane'];
   const found = (query: string): number[] => cars.flatMap((car, i) => (matches(car, query) ? [i] : []));
   expect(found('car 4')).toEqual([0]);
@@ -82,7 +82,7 @@ test('a number finds its car, not a trouble code that contains it', () => {
   expect(found('')).toEqual([0, 1, 2]);
 });
 
-test('a car is found in the list and followed', async ({ page, clean }) => {
+test('search finds a car and the map follows', async ({ page, clean }) => {
   await openCar(page, '/carcare');
   await expect(page.getByText('6 of 6 live')).toBeVisible();
   await page.getByRole('searchbox').fill('car 4');
@@ -96,7 +96,7 @@ test('a car is found in the list and followed', async ({ page, clean }) => {
   await expect(page.getByText('No car matches')).toBeVisible();
 });
 
-test('a car is chosen on the map', async ({ page, clean }) => {
+test('a click on the map selects a car', async ({ page, clean }) => {
   await page.emulateMedia({ colorScheme: 'light' });
   await openCar(page, '/carcare');
   await expect(page.getByText('6 of 6 live')).toBeVisible();
@@ -118,7 +118,7 @@ test('a car is chosen on the map', async ({ page, clean }) => {
   await expect(page).toHaveURL(/car=\d/);
 });
 
-test('a server that goes away is named, and its return needs nobody', async ({ page }) => {
+test('a lost server is reported, then reconnected', async ({ page }) => {
   let server = await serve();
   let fleet = simulate(server.url, 2);
   try {
@@ -139,7 +139,7 @@ test('a server that goes away is named, and its return needs nobody', async ({ p
   }
 });
 
-test('without WebGL the list and the instruments go on', async ({ page }) => {
+test('list and instruments work without WebGL', async ({ page }) => {
   await page.addInitScript(() => {
     const original = HTMLCanvasElement.prototype.getContext;
     HTMLCanvasElement.prototype.getContext = function (this: HTMLCanvasElement, kind: string, ...rest: unknown[]) {
@@ -147,12 +147,12 @@ test('without WebGL the list and the instruments go on', async ({ page }) => {
     } as typeof original;
   });
   await page.goto(url('/carcare?car=1'));
-  await expect(page.getByText('The map cannot be drawn here')).toBeVisible();
+  await expect(page.getByText('The map cannot be drawn')).toBeVisible();
   await expect(page.getByRole('meter', { name: 'Speed' })).toHaveAttribute('aria-valuetext', /km\/h/);
   await expect(page.getByText('6 of 6 live')).toBeVisible();
 });
 
-test('offline is said, and the last places stay', async ({ page, context }) => {
+test('offline is reported, and positions stay visible', async ({ page, context }) => {
   await openCar(page);
   await context.setOffline(true);
   await expect(page.getByText('You are offline.')).toBeVisible();
@@ -161,7 +161,7 @@ test('offline is said, and the last places stay', async ({ page, context }) => {
   await expect(page.getByText('You are offline.')).toBeHidden({ timeout: 25_000 });
 });
 
-test('the page starts without a network once it was here', async ({ page, context }) => {
+test('a visited page starts without a network', async ({ page, context }) => {
   await openCar(page);
   const keeps = (asset: RegExp) =>
     expect.poll(async () => (await page.evaluate(async () => (await (await caches.open('carcare-1')).keys()).map((r) => r.url))).filter((u) => asset.test(u)).length);
@@ -178,7 +178,7 @@ test('the page starts without a network once it was here', async ({ page, contex
   await page.locator('[data-loaded=true]').waitFor({ timeout: 30_000 });
 });
 
-test('the service worker keeps out of the way of data', async ({ page }) => {
+test('the service worker does not intercept streams', async ({ page }) => {
   await openCar(page, '/carcare?car=1&via=sse');
   await expect.poll(() => page.evaluate(() => navigator.serviceWorker.controller !== null)).toBe(true);
   const shell = page.waitForResponse((r) => r.url().includes('/assets/'));
@@ -188,7 +188,7 @@ test('the service worker keeps out of the way of data', async ({ page }) => {
   expect((await stream).fromServiceWorker(), 'data').toBe(false);
 });
 
-test('first load stays within its budget', async ({ page }) => {
+test('first load stays within its size budget', async ({ page }) => {
   const BUDGET = 450 * 1024;
   const pack = new URL('../pack/', import.meta.url);
   const manifest = JSON.parse(readFileSync(new URL('manifest.json', pack), 'utf8')) as { path: string; file: string }[];

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { expect } from '@playwright/test';
-import { NOTHING, rates, told } from '../src/pages/lab/events.ts';
+import { NO_PROGRESS, rates, applyEvent } from '../src/pages/lab/events.ts';
 import { BEST, LOOKS, test, url, violations } from './page.ts';
 import { binary, serve } from './server.ts';
 
@@ -16,7 +16,7 @@ const second = (delivered: number) => ({
 });
 const ended = { is: 'ended', target: 'millrace', transport: 'sse', load: { value: 50, counts: 'clients' }, repeat: 0, delivered: 20_000, lost: 0, p50_us: 900, p99_us: 4200, is_valid: true, missed: [] };
 
-const tell = async (...events: object[]) => {
+const publish = async (...events: object[]) => {
   for (const event of events) {
     const answer = await fetch(url('/v1/channels/lab/live'), { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(event) });
     expect(answer.status).toBe(200);
@@ -27,15 +27,15 @@ for (const { name, ...look } of LOOKS) {
   test.describe(name, () => {
     test.use(look);
 
-    test('the live page follows a run from its beginning', async ({ page, clean }, info) => {
-      await tell({ is: 'announced', command: 'millrace lab run thorsen-broadcast' }, { is: 'planned', runs: 3, done: 0, estimate_s: 90 }, { is: 'begun', index: 0, of: 3, label: 'millrace sse, 50 clients', left_s: 90 }, second(9_000));
+    test('the live page shows a run from its start', async ({ page, clean }, info) => {
+      await publish({ is: 'announced', command: 'millrace lab run thorsen-broadcast' }, { is: 'planned', runs: 3, done: 0, estimate_s: 90 }, { is: 'begun', index: 0, of: 3, label: 'millrace sse, 50 clients', left_s: 90 }, second(9_000));
       // A page that is opened during a run shows the earlier events.
       await page.goto(url('/lab'));
       const status = page.getByRole('heading', { level: 1 });
       await expect(status).toHaveText('Run 1 of 3');
       await expect(page.getByText('millrace sse, 50 clients')).toBeVisible();
 
-      await tell(second(10_000), second(10_000), ended, { is: 'begun', index: 1, of: 3, label: 'millrace websocket, 50 clients', left_s: 60 });
+      await publish(second(10_000), second(10_000), ended, { is: 'begun', index: 1, of: 3, label: 'millrace websocket, 50 clients', left_s: 60 });
       await expect(status).toHaveText('Run 2 of 3');
       await expect(page.getByRole('row', { name: /Millrace SSE/ })).toContainText('4.2 ms');
       await expect(page.getByRole('img', { name: /^Deliveries per second.*10 k/ })).toBeVisible();
@@ -43,13 +43,13 @@ for (const { name, ...look } of LOOKS) {
       expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 'no sideways scrolling').toBeLessThanOrEqual(0);
       await page.screenshot({ path: info.outputPath('lab.png'), fullPage: true });
 
-      await tell({ is: 'finished' });
+      await publish({ is: 'finished' });
       await expect(status).toHaveText('Finished');
     });
   });
 }
 
-test('a run fills the page of the server that its command names', async ({ page }, info) => {
+test('the command on the page starts a live run', async ({ page }, info) => {
   test.setTimeout(120_000);
   const server = await serve();
   const out = mkdtempSync(join(tmpdir(), 'millrace-lab-'));
@@ -76,9 +76,9 @@ test('a run fills the page of the server that its command names', async ({ page 
   }
 });
 
-test('seconds that publishing fills only in part have no rate', () => {
+test('partly published seconds have no rate', () => {
   const published = [0, 90, 200, 200, 110, 0];
   const run = (index: number) => [{ is: 'begun', index, of: 2, label: '', left_s: 1 }, ...published.map((published) => ({ ...second(published * 50), published })), ended];
-  const { seconds } = [...run(0), ...run(1)].reduce(told, NOTHING);
+  const { seconds } = [...run(0), ...run(1)].reduce(applyEvent, NO_PROGRESS);
   expect(rates(seconds)).toEqual([null, null, 10_000, 10_000, null, null, null, null, 10_000, 10_000, null, null]);
 });

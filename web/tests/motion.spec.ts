@@ -3,7 +3,7 @@ import { AHEAD_MS, metresBetween, nextMotion, placeAt } from '../src/pages/carca
 
 const START = { lat: 47.5, lon: 19, speed: 10, heading: 90 };
 
-test('a car is drawn ahead of its last fix, for a bounded time', () => {
+test('dead reckoning has a time limit', () => {
   const car = nextMotion(undefined, START, 0);
   expect(metresBetween(placeAt(car, 0), START)).toBeCloseTo(0, 3);
   expect(metresBetween(placeAt(car, 1000), START)).toBeCloseTo(10, 1);
@@ -21,20 +21,20 @@ test('a new fix is reached without a jump', () => {
   expect(placeAt(next, 3000).heading).toBeCloseTo(80, 0);
 });
 
-test('a far fix is a new place, not a slide through the houses', () => {
+test('a far fix moves the car at once', () => {
   const car = nextMotion(undefined, START, 0);
   const next = nextMotion(car, { ...START, lat: 47.6 }, 1000);
   expect(metresBetween(placeAt(next, 1000), { lat: 47.6, lon: 19 })).toBeLessThan(0.01);
 });
 
-test('headings turn the short way', () => {
+test('headings turn in the shorter direction', () => {
   const car = nextMotion(undefined, { ...START, heading: 350 }, 0);
   const next = nextMotion(car, { ...START, heading: 10 }, 0);
   const half = placeAt(next, 240).heading!;
   expect(half > 350 || half < 10).toBe(true);
 });
 
-test('without a heading the direction is that of travel, once there is some', () => {
+test('a missing heading is derived from travel', () => {
   const { heading: _, ...fix } = START;
   const car = nextMotion(undefined, { ...fix, speed: 5 }, 0);
   expect(placeAt(car, 1000).heading).toBeUndefined();

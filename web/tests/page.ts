@@ -16,19 +16,19 @@ export const LOOKS = (['light', 'dark'] as const).flatMap((colorScheme) => [
 export const test = base.extend<{ clean: void }>({
   clean: [
     async ({ page, context }, use) => {
-      const complaints: string[] = [];
-      const strangers: string[] = [];
-      page.on('console', (message) => message.type() === 'error' && complaints.push(message.text()));
-      page.on('pageerror', (error) => complaints.push(error.message));
-      const check = (asked: string) => {
-        const { protocol, host } = new URL(asked);
-        if (protocol !== 'data:' && protocol !== 'blob:' && host !== new URL(url('/')).host) strangers.push(asked);
+      const errors: string[] = [];
+      const foreignRequests: string[] = [];
+      page.on('console', (message) => message.type() === 'error' && errors.push(message.text()));
+      page.on('pageerror', (error) => errors.push(error.message));
+      const check = (requested: string) => {
+        const { protocol, host } = new URL(requested);
+        if (protocol !== 'data:' && protocol !== 'blob:' && host !== new URL(url('/')).host) foreignRequests.push(requested);
       };
       context.on('request', (request) => check(request.url()));
       page.on('websocket', (socket) => check(socket.url()));
       await use();
-      expect.soft(complaints, 'console errors').toEqual([]);
-      expect.soft(strangers, 'requests to other machines').toEqual([]);
+      expect.soft(errors, 'console errors').toEqual([]);
+      expect.soft(foreignRequests, 'requests to other machines').toEqual([]);
     },
     { auto: false },
   ],

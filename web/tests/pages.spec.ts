@@ -8,18 +8,18 @@ for (const { name, ...look } of LOOKS) {
 
     test('start page', async ({ page, clean }, info) => {
       await page.goto(url('/'));
-      await expect(page.getByText('Listening over')).toBeVisible();
-      await expect(page.getByRole('heading', { name: 'Running here' })).toBeVisible();
+      await expect(page.getByText('Connected over')).toBeVisible();
+      await expect(page.getByRole('heading', { name: 'This server' })).toBeVisible();
       await expect(page.getByText(url('/').slice(0, -1), { exact: true })).toBeVisible();
       expect(await violations(page, BEST)).toEqual([]);
       expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 'no sideways scrolling').toBeLessThanOrEqual(0);
       await page.screenshot({ path: info.outputPath('start.png'), fullPage: true });
     });
 
-    test('an unknown address is a page with a way back', async ({ page }, info) => {
+    test('an unknown address shows a page with links', async ({ page }, info) => {
       const answer = await page.goto(url('/no/such/page'));
       expect(answer?.status()).toBe(404);
-      await expect(page.getByRole('heading', { name: 'There is no page at this address' })).toBeVisible();
+      await expect(page.getByRole('heading', { name: 'This page does not exist' })).toBeVisible();
       expect(await violations(page, BEST)).toEqual([]);
       expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 'no sideways scrolling').toBeLessThanOrEqual(0);
       await page.screenshot({ path: info.outputPath('404.png'), fullPage: true });
@@ -57,7 +57,7 @@ test('programs get problem details for an unknown address', async ({ request }) 
 test.describe('targets', () => {
   test.use({ viewport: { width: 390, height: 844 }, hasTouch: true });
 
-  test('a finger hits every control of CarCare', async ({ page }) => {
+  test('CarCare controls are large enough to touch', async ({ page }) => {
     await openCar(page);
     const small = () =>
       page.evaluate(() =>
@@ -73,7 +73,7 @@ test.describe('targets', () => {
     expect(await small()).toEqual([]);
   });
 
-  test('without motion the page stands still and stays right', async ({ page }) => {
+  test('reduced motion updates once per second', async ({ page }) => {
     await page.emulateMedia({ reducedMotion: 'reduce' });
     await openCar(page);
     /**

@@ -66,7 +66,7 @@ async function saved(page: Page, name: string): Promise<{ name: string; text: st
   return { name: file.suggestedFilename(), text: readFileSync(await file.path(), 'utf8') };
 }
 
-test('a drive is played with the keyboard', async ({ page, clean }) => {
+test('keyboard plays a drive', async ({ page, clean }) => {
   const { id, sent } = await drive(page);
   const asked: number[] = [];
   page.on('websocket', (socket) =>
@@ -115,7 +115,7 @@ test('a drive is played with the keyboard', async ({ page, clean }) => {
   await expect(page.getByRole('button', { name: 'Replay a drive' })).toBeVisible();
 });
 
-test('a drive is dragged with the mouse, and the map follows', async ({ page, clean }) => {
+test('dragging the slider moves the map', async ({ page, clean }) => {
   await page.emulateMedia({ colorScheme: 'light' });
   const { id, sent } = await drive(page);
   await openReplay(page, id);
@@ -144,7 +144,7 @@ test('a drive is dragged with the mouse, and the map follows', async ({ page, cl
   await expect(page.getByRole('meter', { name: 'Speed' })).toBeVisible();
 });
 
-test('what is saved is what was published', async ({ page, clean }) => {
+test('saved files contain the published records', async ({ page, clean }) => {
   const { id, sent } = await drive(page, 300);
   await openReplay(page, id);
   const file = await saved(page, 'Save as GPX');
@@ -205,18 +205,18 @@ function parseCsv(text: string): string[][] {
   return rows.slice(0, -1);
 }
 
-test('a range without history is said to be one', async ({ page, clean }) => {
+test('a range without history is reported', async ({ page, clean }) => {
   const { id } = await drive(page, 20);
   await openReplay(page, id);
   await page.getByRole('combobox', { name: 'Range' }).selectOption('times');
   await page.getByLabel('From', { exact: true }).fill('2020-01-01T10:00');
   await page.getByLabel('To', { exact: true }).fill('2020-01-01T11:00');
   await page.getByRole('button', { name: 'Show', exact: true }).click();
-  await expect(page.getByText(new RegExp(`No history of car ${id} in this range. What is kept begins on \\d`))).toBeVisible();
+  await expect(page.getByText(new RegExp(`No history of car ${id} in this range. The stored history begins on \\d`))).toBeVisible();
   await expect(slider(page)).toBeHidden();
   await page.getByLabel('To', { exact: true }).fill('2019-01-01T11:00');
   await page.getByRole('button', { name: 'Show', exact: true }).click();
-  await expect(page.getByText('The range ends before it begins.')).toBeVisible();
+  await expect(page.getByText('the range ends before it begins')).toBeVisible();
   await page.getByRole('combobox', { name: 'Range' }).selectOption('all');
   await expect(page.getByText('20 records')).toBeVisible();
 });
@@ -224,7 +224,7 @@ test('a range without history is said to be one', async ({ page, clean }) => {
 for (const { name, ...look } of LOOKS) {
   test.describe(name, () => {
     test.use(look);
-    test('the replay has no accessibility violations, and fits', async ({ page, clean }) => {
+    test('the replay is accessible and fits', async ({ page, clean }) => {
       const { id } = await drive(page, 300);
       await openReplay(page, id);
       expect(await violations(page)).toEqual([]);
@@ -248,7 +248,7 @@ for (const { name, ...look } of LOOKS) {
   });
 }
 
-test('with reduced motion it is played step by step', async ({ page, clean }) => {
+test('reduced motion plays step by step', async ({ page, clean }) => {
   await page.emulateMedia({ reducedMotion: 'reduce' });
   const { id } = await drive(page, 300);
   await openReplay(page, id);

@@ -16,30 +16,30 @@ function filled(json: string): string {
 }
 
 /** Fields of an analysis that the tests change. */
-interface Told {
+interface ReportData {
   analysis: { points: { target: string }[]; curves: { target: string; points: number[] }[] };
 }
 
 /** Fails the test when the page logs an error or requests anything except itself. */
-const test = base.extend<{ report: (name: string, change?: (analysis: Told) => void) => Promise<string> }>({
+const test = base.extend<{ report: (name: string, change?: (analysis: ReportData) => void) => Promise<string> }>({
   report: async ({ page, context }, use, info) => {
-    const complaints: string[] = [];
-    const asked: string[] = [];
-    page.on('console', (message) => message.type() === 'error' && complaints.push(message.text()));
-    page.on('pageerror', (error) => complaints.push(error.message));
-    context.on('request', (request) => asked.push(request.url()));
+    const errors: string[] = [];
+    const requested: string[] = [];
+    page.on('console', (message) => message.type() === 'error' && errors.push(message.text()));
+    page.on('pageerror', (error) => errors.push(error.message));
+    context.on('request', (request) => requested.push(request.url()));
     let file = '';
     await use(async (name, change) => {
       file = info.outputPath(`${name}.html`);
-      const told = JSON.parse(recorded(name)) as Told;
-      change?.(told);
-      writeFileSync(file, filled(JSON.stringify(told)));
+      const data = JSON.parse(recorded(name)) as ReportData;
+      change?.(data);
+      writeFileSync(file, filled(JSON.stringify(data)));
       await page.goto(pathToFileURL(file).href);
       await expect(page.locator('#verdict')).toBeVisible();
       return file;
     });
-    expect.soft(complaints, 'console errors').toEqual([]);
-    expect.soft(asked.filter((url) => !url.startsWith('data:') && !url.startsWith('blob:')), 'requests').toEqual([pathToFileURL(file).href]);
+    expect.soft(errors, 'console errors').toEqual([]);
+    expect.soft(requested.filter((url) => !url.startsWith('data:') && !url.startsWith('blob:')), 'requests').toEqual([pathToFileURL(file).href]);
   },
 });
 
@@ -49,9 +49,9 @@ for (const { name, ...look } of LOOKS) {
   test.describe(name, () => {
     test.use(look);
 
-    test('a report has all its sections, and anyone can use it', async ({ page, report }, info) => {
+    test('a report is complete and accessible', async ({ page, report }, info) => {
       await report('thorsen-broadcast');
-      for (const section of ['At a glance', 'As the load rises', 'Beside Thorsen (Oslo, 2015)', 'Latency by percentile', 'Second by second', 'Server by server', 'Laws that must hold', 'All points', 'Reproduce this'])
+      for (const section of ['At a glance', 'Latency and cost by load', 'Compared with Thorsen (Oslo, 2015)', 'Latency by percentile', 'Second by second', 'Server by server', 'Laws that must hold', 'All points', 'Reproduce this'])
         await expect(page.getByRole('heading', { name: section, level: 2 })).toBeAttached();
       expect(await violations(page)).toEqual([]);
       expect(await sideways(page), 'no sideways scrolling').toBeLessThanOrEqual(0);
@@ -63,9 +63,9 @@ for (const { name, ...look } of LOOKS) {
       expect(await sideways(page)).toBeLessThanOrEqual(0);
     });
 
-    test('a comparison, too', async ({ page, report }, info) => {
+    test('a comparison is accessible', async ({ page, report }, info) => {
       await report('comparison');
-      await expect(page.getByRole('heading', { name: 'Effects, the largest first' })).toBeAttached();
+      await expect(page.getByRole('heading', { name: 'Changes, largest first' })).toBeAttached();
       expect(await violations(page)).toEqual([]);
       expect(await sideways(page), 'no sideways scrolling').toBeLessThanOrEqual(0);
       await page.screenshot({ path: info.outputPath('comparison.png'), fullPage: true });
@@ -73,17 +73,17 @@ for (const { name, ...look } of LOOKS) {
   });
 }
 
-test('more servers than one picture holds are told apart', async ({ page, report }) => {
+test('many servers are split into several charts', async ({ page, report }) => {
   await report('thorsen-broadcast', ({ analysis: { points, curves } }) => {
     for (const { points: own, ...curve } of curves.filter(({ target }) => target === 'millrace'))
       for (const target of ['bun', 'nats', 'nchan'])
         curves.push({ ...curve, target, points: own.map((index) => points.push({ ...points[index]!, target }) - 1) });
   });
   await expect(page.getByRole('heading', { name: 'Latency, p99, SSE' })).toBeAttached();
-  await expect(page.getByRole('heading', { name: 'Beside Thorsen (Oslo, 2015)', level: 2 })).toBeAttached();
+  await expect(page.getByRole('heading', { name: 'Compared with Thorsen (Oslo, 2015)', level: 2 })).toBeAttached();
 });
 
-test('every picture says what it shows, and has its figures', async ({ page, report }) => {
+test('every chart has alt text and a table', async ({ page, report }) => {
   await report('thorsen-broadcast');
   const pictures = page.getByRole('img');
   expect(await pictures.count()).toBeGreaterThan(10);
@@ -94,7 +94,7 @@ test('every picture says what it shows, and has its figures', async ({ page, rep
   await expect(figure.getByRole('columnheader', { name: /WebSocket/ }).first()).toBeVisible();
 });
 
-test('what is drawn is what was measured', async ({ page, report }) => {
+test('tables show the measured values', async ({ page, report }) => {
   await report('thorsen-broadcast');
   const { analysis } = JSON.parse(recorded('thorsen-broadcast')) as { analysis: { points: { target: string; transport: string; load: { value: number }; metrics: Record<string, { median: number }> }[] } };
   const point = analysis.points.find(({ target, transport, load }) => target === 'millrace' && transport === 'websocket' && load.value === 500)!;
@@ -105,7 +105,7 @@ test('what is drawn is what was measured', async ({ page, report }) => {
   await expect(figure.getByRole('row', { name: /^500 / })).toContainText(shown);
 });
 
-test('a step without a rate is a hole in the line, not a zero', async ({ page, report }) => {
+test('a missing rate is shown as a gap', async ({ page, report }) => {
   await report('thorsen-broadcast', ({ analysis: { points } }) => {
     for (const { series } of points as { series?: { deliveries_per_s: (number | null)[]; server_cpu_cores: (number | null)[] } }[]) {
       if (!series) continue;
@@ -119,17 +119,17 @@ test('a step without a rate is a hole in the line, not a zero', async ({ page, r
   await expect(figure.getByRole('row').last().getByRole('cell').nth(5)).toHaveText('–');
 });
 
-test('keyboard alone is enough', async ({ page, report }) => {
+test('the report works by keyboard', async ({ page, report }) => {
   await report('thorsen-broadcast');
   await page.keyboard.press('Tab');
   await expect(page.getByRole('link', { name: 'Skip to the verdict' })).toBeFocused();
-  const theme = page.getByRole('button', { name: /^Colours/ });
+  const theme = page.getByRole('button', { name: /^Color scheme/ });
   for (let i = 0; i < 3; i++) await page.keyboard.press('Tab');
   await expect(theme).toBeFocused();
   const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   const before = await ground();
   await page.keyboard.press('Enter');
-  await expect(theme).toHaveAccessibleName('Colours: dark. Change');
+  await expect(theme).toHaveAccessibleName('Color scheme: dark. Change');
   expect(await ground()).not.toBe(before);
 
   const run = page.getByRole('combobox', { name: 'Run' });
@@ -140,19 +140,19 @@ test('keyboard alone is enough', async ({ page, report }) => {
   await expect(title).not.toHaveAttribute('aria-label', first!);
 });
 
-test('the run can be kept and done again', async ({ page, context, report }) => {
+test('the report offers data and command', async ({ page, context, report }) => {
   await report('thorsen-broadcast');
   const download = page.waitForEvent('download');
   await page.getByRole('button', { name: 'Download JSON' }).click();
-  const kept = JSON.parse(readFileSync(await (await download).path(), 'utf8')) as { analysis: { head: { command: string } } };
+  const saved = JSON.parse(readFileSync(await (await download).path(), 'utf8')) as { analysis: { head: { command: string } } };
   const command = page.locator('#reproduce pre').first();
-  await expect(command).toHaveText(kept.analysis.head.command);
+  await expect(command).toHaveText(saved.analysis.head.command);
   await context.grantPermissions(['clipboard-read', 'clipboard-write']);
   await page.getByRole('button', { name: 'Copy the command' }).click();
-  expect(await page.evaluate(() => navigator.clipboard.readText())).toBe(kept.analysis.head.command);
+  expect(await page.evaluate(() => navigator.clipboard.readText())).toBe(saved.analysis.head.command);
 });
 
-test('on paper it is light, and its tools are gone', async ({ page, report }) => {
+test('print is light and hides the tools', async ({ page, report }) => {
   await page.emulateMedia({ colorScheme: 'dark', media: 'print' });
   await report('thorsen-broadcast');
   expect(await page.evaluate(() => getComputedStyle(document.body).backgroundColor)).toBe('rgb(255, 255, 255)');
@@ -160,11 +160,11 @@ test('on paper it is light, and its tools are gone', async ({ page, report }) =>
   await expect(page.getByRole('heading', { name: 'Latency, p99' })).toBeVisible();
 });
 
-test('it is small enough to send', async ({ report }) => {
+test('the report is smaller than 5 MB', async ({ report }) => {
   expect(statSync(await report('thorsen-broadcast')).size).toBeLessThan(5e6);
 });
 
-test('a page without a run says so', async ({ page }, info) => {
+test('an empty report says how to create one', async ({ page }, info) => {
   const file = info.outputPath('empty.html');
   writeFileSync(file, built());
   await page.goto(pathToFileURL(file).href);

@@ -11,7 +11,7 @@ export { camera } from './camera.ts';
 const sdk = new URL('../../sdk/typescript/', import.meta.url);
 
 /** State that a page records about its room. */
-export interface Kept {
+export interface PageState {
   room: Room;
   /** Stream that the page sends; `streams` has those of the remote participants. */
   stream: MediaStream | undefined;
@@ -32,7 +32,7 @@ export interface Kept {
 declare global {
   interface Window {
     joinRoom: typeof joinRoom;
-    kept: Kept;
+    pageState: PageState;
     /** Sets the volume of this page's tone, 0 to 1. */
     voice: (level: number) => void;
     /** Analyzer of the received audio. */
@@ -66,7 +66,7 @@ function bundle(): Promise<string> {
 }
 
 /** Opens a page of the server's origin with `joinRoom` loaded. */
-export async function blank(context: BrowserContext, server: string): Promise<Page> {
+export async function openBlankPage(context: BrowserContext, server: string): Promise<Page> {
   const page = await context.newPage();
   await page.goto(`${server}/healthz`);
   await page.addScriptTag({ content: await bundle() });
@@ -87,7 +87,7 @@ export interface Joining extends Pick<JoinOptions, 'topology' | 'role' | 'transp
 }
 
 /** Joins the room and returns the participant's id. */
-export const enter = (page: Page, room: string, joining: Joining): Promise<string> =>
+export const join = (page: Page, room: string, joining: Joining): Promise<string> =>
   page.evaluate(
     async ([room, { video = true, canvas, tone, ...options }]) => {
       const painted = ([width, height]: readonly [number, number]): MediaStream => {
@@ -104,8 +104,8 @@ export const enter = (page: Page, room: string, joining: Joining): Promise<strin
       };
       const stream = canvas ? painted(canvas) : video ? await navigator.mediaDevices.getUserMedia({ video: { width: 320, height: 240, frameRate: 30 } }) : undefined;
       if (tone) {
-        const sounds = new AudioContext();
-        const [source, volume, out] = [sounds.createOscillator(), sounds.createGain(), sounds.createMediaStreamDestination()];
+        const audio = new AudioContext();
+        const [source, volume, out] = [audio.createOscillator(), audio.createGain(), audio.createMediaStreamDestination()];
         window.voice = (level) => (volume.gain.value = level);
         window.voice(0);
         if (typeof tone === 'number') source.frequency.value = tone;
@@ -115,18 +115,18 @@ export const enter = (page: Page, room: string, joining: Joining): Promise<strin
       }
       const began = performance.now();
       const joined = await window.joinRoom(location.origin, room, { ...options, ...(stream && { stream }) });
-      const kept: Kept = (window.kept = { room: joined, stream, streams: {}, first: {}, data: [], chat: [], links: [], speaker: undefined, gaps: 0, ended: undefined, rejoined: [], moved: {} });
+      const pageState: PageState = (window.pageState = { room: joined, stream, streams: {}, first: {}, data: [], chat: [], links: [], speaker: undefined, gaps: 0, ended: undefined, rejoined: [], moved: {} });
       // One video element per remote participant, as in an application.
       const videos = new Map<string, HTMLVideoElement>();
       joined.on('track', ({ participant, stream }) => {
-        kept.streams[participant] = stream;
+        pageState.streams[participant] = stream;
         let video = videos.get(participant);
         if (!video) {
           const made = (video = document.createElement('video'));
           Object.assign(made, { muted: true, autoplay: true, width: 160 });
           videos.set(participant, made);
           document.body.append(made);
-          made.requestVideoFrameCallback((now) => (kept.first[participant] ??= now - began));
+          made.requestVideoFrameCallback((now) => (pageState.first[participant] ??= now - began));
           // In a hidden tab the frame callback runs only once a second. The element's frame count is always current.
           let given = 0;
           setInterval(() => {
@@ -135,7 +135,7 @@ export const enter = (page: Page, room: string, joining: Joining): Promise<strin
             given = totalVideoFrames;
             if (!given) return;
             const now = performance.now();
-            const moved = (kept.moved[participant] ??= { last: now, longest: 0 });
+            const moved = (pageState.moved[participant] ??= { last: now, longest: 0 });
             moved.longest = Math.max(moved.longest, now - moved.last);
             moved.last = now;
           }, 20);
@@ -146,13 +146,13 @@ export const enter = (page: Page, room: string, joining: Joining): Promise<strin
         videos.get(id)?.remove();
         videos.delete(id);
       });
-      joined.on('rejoined', ({ id, was }) => kept.rejoined.push({ id, was }));
-      joined.on('data', ({ from, data }) => kept.data.push({ from, data, at: performance.timeOrigin + performance.now() }));
-      joined.on('chat', ({ text }) => kept.chat.push(text));
-      joined.on('speaker', (id) => (kept.speaker = id));
-      joined.on('link', ({ to, state }) => kept.links.push(`${Math.round(performance.now() - began)} ms: ${to.slice(0, 6)} ${state}`));
-      joined.on('gap', ({ count }) => (kept.gaps += count));
-      joined.on('end', (cause) => (kept.ended = String(cause)));
+      joined.on('rejoined', ({ id, was }) => pageState.rejoined.push({ id, was }));
+      joined.on('data', ({ from, data }) => pageState.data.push({ from, data, at: performance.timeOrigin + performance.now() }));
+      joined.on('chat', ({ text }) => pageState.chat.push(text));
+      joined.on('speaker', (id) => (pageState.speaker = id));
+      joined.on('link', ({ to, state }) => pageState.links.push(`${Math.round(performance.now() - began)} ms: ${to.slice(0, 6)} ${state}`));
+      joined.on('gap', ({ count }) => (pageState.gaps += count));
+      joined.on('end', (cause) => (pageState.ended = String(cause)));
       return joined.id;
     },
     [room, joining] as const,
@@ -164,7 +164,7 @@ export const sendAll = (pages: readonly Page[], count: number, from = 0): Promis
     pages.map((page) =>
       page.evaluate(
         ([count, from]) => {
-          for (let i = 0; i < count; i++) window.kept.room.send({ number: from + i });
+          for (let i = 0; i < count; i++) window.pageState.room.send({ number: from + i });
         },
         [count, from] as const,
       ),
@@ -172,17 +172,17 @@ export const sendAll = (pages: readonly Page[], count: number, from = 0): Promis
   );
 
 /** Returns the received numbers of each sender, in the order of arrival. */
-export const heard = (page: Page): Promise<Record<string, number[]>> =>
+export const receivedNumbers = (page: Page): Promise<Record<string, number[]>> =>
   page.evaluate(() => {
-    const heard: Record<string, number[]> = {};
-    for (const { from, data } of window.kept.data) (heard[from] ??= []).push((data as { number: number }).number);
-    return heard;
+    const receivedNumbers: Record<string, number[]> = {};
+    for (const { from, data } of window.pageState.data) (receivedNumbers[from] ??= []).push((data as { number: number }).number);
+    return receivedNumbers;
   });
 
 /** Returns for each page the longest interval without a new video frame from any of `ids` since the last call, ms. */
-export async function stills(pages: readonly Page[], ids: readonly string[]): Promise<number[]> {
+export async function longestFreezes(pages: readonly Page[], ids: readonly string[]): Promise<number[]> {
   const still = (ids: readonly string[]): number => {
-    const of = Object.entries(window.kept.moved).flatMap(([id, moved]) => (ids.includes(id) ? [moved] : []));
+    const of = Object.entries(window.pageState.moved).flatMap(([id, moved]) => (ids.includes(id) ? [moved] : []));
     const longest = Math.max(...of.map(({ last, longest }) => Math.max(longest, performance.now() - last)));
     for (const moved of of) moved.longest = 0;
     return Math.round(longest);
@@ -191,10 +191,10 @@ export async function stills(pages: readonly Page[], ids: readonly string[]): Pr
 }
 
 /** Statistics of received audio that a browser counts. Source: W3C "Identifiers for WebRTC's Statistics API". */
-export type Sound = Required<Pick<RTCInboundRtpStreamStats, 'packetsReceived' | 'jitterBufferDelay' | 'jitterBufferEmittedCount'>>;
+export type AudioStats = Required<Pick<RTCInboundRtpStreamStats, 'packetsReceived' | 'jitterBufferDelay' | 'jitterBufferEmittedCount'>>;
 
 /** Returns a reader of the statistics of each received audio stream. Call before the page joins. */
-export async function listener(page: Page): Promise<() => Promise<Sound[]>> {
+export async function audioStats(page: Page): Promise<() => Promise<AudioStats[]>> {
   const made = await page.evaluateHandle(() => {
     const made: RTCPeerConnection[] = [];
     window.RTCPeerConnection = class extends RTCPeerConnection {
@@ -219,9 +219,9 @@ export const tones = (page: Page, of: string, hz: readonly number[]): Promise<nu
   page.evaluate(
     ([of, hz]) => {
       if (!window.ear) {
-        const sounds = new AudioContext();
-        window.ear = new AnalyserNode(sounds, { fftSize: 8192, smoothingTimeConstant: 0 });
-        sounds.createMediaStreamSource(window.kept.streams[of]!).connect(window.ear);
+        const audio = new AudioContext();
+        window.ear = new AnalyserNode(audio, { fftSize: 8192, smoothingTimeConstant: 0 });
+        audio.createMediaStreamSource(window.pageState.streams[of]!).connect(window.ear);
       }
       const { ear } = window;
       const levels = new Float32Array(ear.frequencyBinCount);
@@ -232,13 +232,13 @@ export const tones = (page: Page, of: string, hz: readonly number[]): Promise<nu
     [of, hz] as const,
   );
 
-export const quality = (page: Page): Promise<Quality> => page.evaluate(() => window.kept.room.quality());
+export const quality = (page: Page): Promise<Quality> => page.evaluate(() => window.pageState.room.quality());
 
 /**
  * Puts a UDP path of adjustable bandwidth between the server and a page. Datagrams to the page are queued; a datagram
  * that would wait longer than 200 ms is dropped.
  */
-export async function narrowable(page: Page): Promise<{ carry(kbps: number): void; stop(): void }> {
+export async function throttledPath(page: Page): Promise<{ carry(kbps: number): void; stop(): void }> {
   const WAIT_MAX = 200;
   const sockets: Datagrams[] = [];
   const fronts = new Map<string, Promise<number>>();
@@ -290,7 +290,7 @@ export async function narrowable(page: Page): Promise<{ carry(kbps: number): voi
 }
 
 /** Starts a TCP proxy to the server that can cut all its connections at once. */
-export async function cuttable(server: string): Promise<{ url: string; cut(): void; heal(): void; stop(): void }> {
+export async function cuttableProxy(server: string): Promise<{ url: string; cut(): void; heal(): void; stop(): void }> {
   const open = new Set<Socket>();
   let isCut = false;
   const target = new URL(server);
@@ -320,7 +320,7 @@ export async function cuttable(server: string): Promise<{ url: string; cut(): vo
  * that all packets pass through the middlebox; it drops packets while it is cut. Each remote address has its own port
  * towards the page, as with a NAT.
  */
-export async function middleBox(page: Page): Promise<{ cut(): void; heal(): void; stop(): void; passed: () => number }> {
+export async function middlebox(page: Page): Promise<{ cut(): void; heal(): void; stop(): void; passed: () => number }> {
   const sockets: Datagrams[] = [];
   const fronts = new Map<string, number>();
   let [isCut, passed] = [false, 0];
@@ -346,11 +346,11 @@ export async function middleBox(page: Page): Promise<{ cut(): void; heal(): void
   };
   const CANDIDATE = /(candidate:\S+ \d udp \d+ )(\d+\.\d+\.\d+\.\d+) (\d+)( typ host)/gi;
   await page.route('**/signals', async (route) => {
-    const said = route.request().postData() ?? '';
+    const body = route.request().postData() ?? '';
     const ports = new Map<string, number>();
-    for (const [, , address, port] of said.matchAll(CANDIDATE)) ports.set(`${address} ${port}`, await front(address!, Number(port)));
+    for (const [, , address, port] of body.matchAll(CANDIDATE)) ports.set(`${address} ${port}`, await front(address!, Number(port)));
     const nowhere = (_: string, head: string, tail: string): string => `${head}9${tail}`;
-    const postData = said.replace(CANDIDATE, (_, head: string, address: string, port: string, tail: string) => `${head}${address} ${ports.get(`${address} ${port}`)}${tail}`)
+    const postData = body.replace(CANDIDATE, (_, head: string, address: string, port: string, tail: string) => `${head}${address} ${ports.get(`${address} ${port}`)}${tail}`)
       // Disables candidates that would bypass the middlebox: IPv6, TCP, host names and the server's relay.
       .replace(/(candidate:\S+ \d (?:udp \d+ (?:\S*:\S*|\S+\.local)|tcp \d+ \S+) )\d+( typ)/gi, nowhere)
       .replace(/(candidate:\S+ \d udp \d+ \S+ )\d+( typ (?:srflx|relay))/gi, nowhere);

@@ -5,7 +5,7 @@ import type { Quality, RoomState } from '../../sdk/typescript/src/room/index.ts'
 import { arcOf, edgesOf, placesOf } from '../src/pages/rooms/graph.ts';
 import { Run } from '../src/pages/rooms/run.ts';
 import type { SwitchView } from '../src/pages/rooms/view.ts';
-import { whyBad, type Seen } from '../src/pages/rooms/why.ts';
+import { diagnose, type Observations } from '../src/pages/rooms/diagnosis.ts';
 import { url, violations } from './page.ts';
 
 test.describe.configure({ timeout: 120_000 });
@@ -18,8 +18,8 @@ const fresh = (): string => `page-${process.pid}-${++rooms}`;
 async function enter(page: Page, room: string, name: string, topology?: string): Promise<void> {
   await page.goto(url(`/rooms/${room}`));
   await page.getByLabel('Your name').fill(name, PATIENCE);
-  if (topology) await page.getByLabel('How you are connected').selectOption(topology);
-  await expect(page.getByRole('button', { name: 'Camera' })).not.toContainText('Asking', PATIENCE);
+  if (topology) await page.getByLabel('Topology').selectOption(topology);
+  await expect(page.getByRole('button', { name: 'Camera' })).not.toContainText('Starting', PATIENCE);
   await page.getByRole('button', { name: 'Join' }).click();
   await expect(page.getByRole('toolbar', { name: 'Call' })).toBeVisible(PATIENCE);
 }
@@ -35,7 +35,7 @@ async function meet(browser: Browser, topology: string, look: object = {}): Prom
 
 /** Returns the number of video frames of participant `name` that the page has shown. */
 const frames = (page: Page, name: string): Promise<number> =>
-  page.getByLabel(`Picture of ${name}`).evaluate((video: HTMLVideoElement) => video.getVideoPlaybackQuality().totalVideoFrames);
+  page.getByLabel(`Video of ${name}`).evaluate((video: HTMLVideoElement) => video.getVideoPlaybackQuality().totalVideoFrames);
 
 /**
  * Checks accessibility (axe) in light and dark, the size of touch targets, and that the page does not scroll sideways.
@@ -55,10 +55,10 @@ async function check(page: Page, what: string, info: TestInfo): Promise<void> {
       .map(({ box, html }) => `${box.width} x ${box.height}: ${html}`),
   }));
   expect(sideways, `${what}: no sideways scrolling`).toBeLessThanOrEqual(0);
-  expect(small, `${what}: a finger hits everything`).toEqual([]);
+  expect(small, `${what}: touch targets are large enough`).toEqual([]);
 }
 
-test('on loopback the page says that nobody else can open the link; on a network it copies one that they can', async ({ browser }, info) => {
+test('copied link is reachable, or a notice says why', async ({ browser }, info) => {
   const context = await browser.newContext({ permissions: ['clipboard-read', 'clipboard-write'], viewport: { width: 390, height: 844 } });
   const [page, room] = [await context.newPage(), fresh()];
   const copies = async (link: string): Promise<void> => {
@@ -66,22 +66,22 @@ test('on loopback the page says that nobody else can open the link; on a network
     await expect.poll(() => page.evaluate(() => navigator.clipboard.readText())).toBe(link);
   };
   await enter(page, room, 'Ann');
-  await expect(page.getByText('Open this page in another tab to join as somebody else.')).toBeVisible();
+  await expect(page.getByText('Open this page in another tab to join as a second participant.')).toBeVisible();
   await copies(url(`/rooms/${room}`));
-  await expect(page.getByText('Only this machine can open the link.')).toBeVisible();
+  await expect(page.getByText('Other devices cannot open the link.')).toBeVisible();
   await check(page, 'local-link', info);
   await page.route('**/v1/info', async (route) => {
     const info = (await (await route.fetch()).json()) as object;
     await route.fulfill({ json: { ...info, listen: ['http://127.0.0.1:8080', 'http://192.168.1.20:8080'] } });
   });
   await enter(page, room, 'Ann');
-  await expect(page.getByText('Send somebody the link.')).toBeVisible();
+  await expect(page.getByText('Copy the link and send it to invite others.')).toBeVisible();
   await copies(`http://192.168.1.20:8080/rooms/${room}`);
-  await expect(page.getByText('Only this machine can open the link.')).toHaveCount(0);
+  await expect(page.getByText('Other devices cannot open the link.')).toHaveCount(0);
   await context.close();
 });
 
-test('two meet: pictures, chat, figures on the edges, a file to take along', async ({ browser }, info) => {
+test('two participants see, chat, measure and export', async ({ browser }, info) => {
   const { room, context, ann, bob } = await meet(browser, 'mesh', { viewport: { width: 1280, height: 800 }, acceptDownloads: true });
   await expect.poll(() => frames(ann, 'Bob'), PATIENCE).toBeGreaterThan(10);
   await expect.poll(() => frames(bob, 'Ann'), PATIENCE).toBeGreaterThan(10);
@@ -96,10 +96,10 @@ test('two meet: pictures, chat, figures on the edges, a file to take along', asy
   await ann.getByRole('button', { name: 'Quality' }).click();
   const graph = ann.getByRole('img', { name: /^Mesh of 2/ });
   await expect.poll(() => graph.getAttribute('aria-label'), PATIENCE).toMatch(/You to Bob: [\d,]+ kbit\/s; Bob to You: [1-9][\d,]* kbit\/s/);
-  const sheet = ann.getByRole('article', { name: 'Picture from Bob' });
-  for (const figure of ['RTT', 'Loss', 'Residual loss', 'Set-up', 'Freezes', 'Pictures per second']) await expect(sheet.getByText(figure, { exact: true })).toBeVisible();
-  await expect(sheet).toContainText(/Set-up\s*\d+ ms/, PATIENCE);
-  await expect(ann.getByRole('article', { name: 'Your picture to Bob' })).toContainText('Limited by');
+  const sheet = ann.getByRole('article', { name: 'Video from Bob' });
+  for (const figure of ['RTT', 'Loss', 'Residual loss', 'Setup time', 'Freezes', 'Frames per second']) await expect(sheet.getByText(figure, { exact: true })).toBeVisible();
+  await expect(sheet).toContainText(/Setup time\s*\d+ ms/, PATIENCE);
+  await expect(ann.getByRole('article', { name: 'Your video to Bob' })).toContainText('Limited by');
   await check(ann, 'desktop-quality', info);
 
   await sheet.scrollIntoViewIfNeeded();
@@ -129,14 +129,14 @@ test('two meet: pictures, chat, figures on the edges, a file to take along', asy
   const shown = await frames(bob, 'Ann');
   await ann.getByRole('button', { name: 'Camera' }).press('Enter');
   await expect(ann.getByRole('button', { name: 'Camera' })).toHaveAttribute('aria-pressed', 'false');
-  await expect.poll(() => frames(bob, 'Ann'), { ...PATIENCE, message: 'letters in place of a camera' }).toBeGreaterThan(shown + 2);
+  await expect.poll(() => frames(bob, 'Ann'), { ...PATIENCE, message: 'initials replace the camera' }).toBeGreaterThan(shown + 2);
   await ann.getByRole('button', { name: 'Leave' }).press('Enter');
   await expect(ann.getByRole('heading', { name: 'You have left' })).toBeVisible();
   await expect(bob.getByText('Nobody else is here yet')).toBeVisible(PATIENCE);
   await context.close();
 });
 
-test('by the switching unit, somebody without devices sees, writes and is counted', async ({ browser }, info) => {
+test('switch: a participant without devices takes part', async ({ browser }, info) => {
   const { room, context, ann } = await meet(browser, 'switch', { viewport: { width: 1280, height: 800 } });
   const cat = await context.newPage();
   await cat.addInitScript(() => Object.defineProperty(navigator, 'mediaDevices', { value: undefined }));
@@ -148,62 +148,62 @@ test('by the switching unit, somebody without devices sees, writes and is counte
   await ann.getByRole('button', { name: 'Quality' }).click();
   const graph = ann.getByRole('img', { name: /^Switch of 3/ });
   await expect.poll(() => graph.getAttribute('aria-label'), PATIENCE).toMatch(/You to Server: [1-9][\d,]* kbit\/s; Server to You: [1-9][\d,]* kbit\/s/);
-  await expect(ann.getByRole('article', { name: 'Picture from Bob' })).toContainText(/Layer\s*1 of 1/, PATIENCE);
+  await expect(ann.getByRole('article', { name: 'Video from Bob' })).toContainText(/Layer\s*1 of 1/, PATIENCE);
   await ann.screenshot({ path: info.outputPath('switch.png') });
   await context.close();
 });
 
-test('by the mixer, all sound comes as one and is played', async ({ browser }, info) => {
+test('mixer: one audio stream is played', async ({ browser }, info) => {
   const { context, ann } = await meet(browser, 'mixer', { viewport: { width: 1280, height: 800 } });
   await expect.poll(() => frames(ann, 'Bob'), PATIENCE).toBeGreaterThan(5);
   const played = () => ann.locator('audio').evaluateAll((all) => (all as HTMLAudioElement[]).map(({ srcObject, paused, muted }) => [(srcObject as MediaStream | null)?.id, paused, muted]));
   await expect.poll(played, PATIENCE).toEqual([['mix', false, false]]);
-  expect(await ann.getByLabel('Picture of Bob').evaluate((video: HTMLVideoElement) => (video.srcObject as MediaStream).getTracks().map(({ kind }) => kind))).toEqual(['video']);
+  expect(await ann.getByLabel('Video of Bob').evaluate((video: HTMLVideoElement) => (video.srcObject as MediaStream).getTracks().map(({ kind }) => kind))).toEqual(['video']);
   await ann.getByRole('button', { name: 'Quality' }).click();
   await expect(ann.getByRole('img', { name: /^Mixer of 2/ })).toBeVisible();
-  await expect(ann.getByRole('article', { name: 'Sound from everybody' })).toBeVisible(PATIENCE);
+  await expect(ann.getByRole('article', { name: 'Audio from everyone' })).toBeVisible(PATIENCE);
   await check(ann, 'mixer', info);
   await context.close();
 });
 
-test('the host mutes somebody: both pages say so until it is lifted, and nobody else may', async ({ browser }, info) => {
+test('only the host mutes, and both pages show it', async ({ browser }, info) => {
   const { context, ann, bob } = await meet(browser, 'mesh', { viewport: { width: 1280, height: 800 } });
   await expect.poll(() => frames(ann, 'Bob'), PATIENCE).toBeGreaterThan(5);
-  const button = ann.getByRole('button', { name: 'Mute Bob for everybody', exact: true });
-  const lift = ann.getByRole('button', { name: 'Unmute Bob for everybody', exact: true });
+  const button = ann.getByRole('button', { name: 'Mute Bob for everyone', exact: true });
+  const lift = ann.getByRole('button', { name: 'Unmute Bob for everyone', exact: true });
   const mic = bob.getByRole('button', { name: 'Mic', exact: true });
-  const heard = () => ann.getByLabel('Picture of Bob').evaluate((video: HTMLVideoElement) => (video.srcObject as MediaStream).getAudioTracks().map(({ enabled }) => enabled));
+  const audioEnabled = () => ann.getByLabel('Video of Bob').evaluate((video: HTMLVideoElement) => (video.srcObject as MediaStream).getAudioTracks().map(({ enabled }) => enabled));
   await expect(button).toContainText(/^Mute/);
   await expect(ann.getByRole('group', { name: 'Ann (you)' })).toContainText('Ann (you), host');
   await expect(bob.getByRole('group', { name: 'Ann', exact: true })).toContainText('Ann, host');
-  await expect(bob.getByRole('button', { name: /^(Mute|Unmute) / }), 'a guest has no such button').toHaveCount(0);
+  await expect(bob.getByRole('button', { name: /^(Mute|Unmute) / }), 'a guest has no mute button').toHaveCount(0);
   await expect(mic).toHaveAttribute('aria-pressed', 'true');
-  expect(await heard()).toEqual([true]);
+  expect(await audioEnabled()).toEqual([true]);
   await button.press('Enter');
   await expect(lift).toBeVisible(PATIENCE);
   await expect(ann.getByRole('group', { name: 'Bob' })).toContainText('Muted by the host');
-  expect(await heard()).toEqual([false]);
+  expect(await audioEnabled()).toEqual([false]);
   await expect(bob.getByRole('status').filter({ hasText: 'The host has muted you.' })).toBeVisible(PATIENCE);
   await expect(bob.getByRole('group', { name: 'Bob' })).toContainText('Muted by the host');
   // The button shows the current state. Its description states the state after the host unmutes; a click toggles that
   // state.
   await expect(mic).toHaveAttribute('aria-pressed', 'false');
-  await expect(mic).toHaveAccessibleDescription('The host has muted you. Your microphone is on again when they lift it.');
+  await expect(mic).toHaveAccessibleDescription('The host has muted you. Your microphone turns on again when the host unmutes you.');
   await check(ann, 'host-mutes', info);
   await check(bob, 'host-muted', info);
   await mic.click();
-  await expect(mic).toHaveAccessibleDescription('The host has muted you. Your microphone stays off when they lift it.');
+  await expect(mic).toHaveAccessibleDescription('The host has muted you. Your microphone stays off when the host unmutes you.');
   await mic.click();
-  await expect(mic).toHaveAccessibleDescription(/is on again/);
+  await expect(mic).toHaveAccessibleDescription(/turns on again/);
   await lift.click();
   await expect(button).toBeVisible(PATIENCE);
   await expect(bob.getByText('The host has muted you.')).toHaveCount(0, PATIENCE);
   await expect(mic).toHaveAttribute('aria-pressed', 'true');
-  expect(await heard()).toEqual([true]);
+  expect(await audioEnabled()).toEqual([true]);
 
   await ann.route('**/mute', (route) => route.fulfill({ status: 403, contentType: 'application/problem+json', json: { code: 'forbidden', detail: 'no' } }));
   await button.click();
-  await expect(ann.getByRole('alert')).toHaveText('Only the host or a moderator may mute others.');
+  await expect(ann.getByRole('alert')).toHaveText('Bob was not muted: only the host or a moderator can mute others.');
   await check(ann, 'host-refused', info);
 
   // When the host leaves, another participant becomes the host.
@@ -212,7 +212,7 @@ test('the host mutes somebody: both pages say so until it is lifted, and nobody 
   await context.close();
 });
 
-test('a new room begins without a complaint in the console', async ({ page }) => {
+test('a new room logs no console error', async ({ page }) => {
   const complaints: string[] = [];
   page.on('console', (message) => ['error', 'warning'].includes(message.type()) && complaints.push(message.text()));
   page.on('pageerror', (error) => complaints.push(error.message));
@@ -222,34 +222,34 @@ test('a new room begins without a complaint in the console', async ({ page }) =>
   expect(complaints).toEqual([]);
 });
 
-test('before one joins there is one state at a time', async ({ page }, info) => {
+test('the lobby shows one state at a time', async ({ page }, info) => {
   let answer: { status: number; json: object } = { status: 500, json: { code: 'internal', detail: 'the engine is gone' } };
   await page.route('**/v1/rooms/*', (route) => route.fulfill({ contentType: 'application/problem+json', ...answer }));
   const room = fresh();
   await page.goto(url(`/rooms/${room}`));
-  await expect(page.getByRole('alert')).toHaveText('the engine is gone');
-  await expect(page.getByText('Looking who is there')).toHaveCount(0);
+  await expect(page.getByRole('alert')).toHaveText('The state of the room cannot be read: the engine is gone. Reload the page to try again.');
+  await expect(page.getByText('Checking who is in the room')).toHaveCount(0);
   await check(page, 'door-error', info);
   answer = { status: 401, json: { code: 'unauthorized', detail: 'send a token' } };
   await page.reload();
-  await expect(page.getByRole('alert')).toContainText('asks for a token');
-  await expect(page.getByText(/Looking who is there|Nobody is there yet/)).toHaveCount(0);
+  await expect(page.getByRole('alert')).toContainText('requires a token');
+  await expect(page.getByText(/Checking who is in the room|The room is empty/)).toHaveCount(0);
   await page.unroute('**/v1/rooms/*');
   await page.reload();
-  await expect(page.getByText('Nobody is there yet: you make the room.')).toBeVisible();
+  await expect(page.getByText('The room is empty. You are the first participant.')).toBeVisible();
   await expect(page.getByRole('alert')).toHaveCount(0);
 });
 
-test('on a phone: every step, by finger', async ({ browser }, info) => {
+test('every step works on a phone', async ({ browser }, info) => {
   const context = await browser.newContext({ viewport: { width: 390, height: 844 }, hasTouch: true });
   const [page, other] = [await context.newPage(), await context.newPage()];
   await page.goto(url('/rooms'));
-  await expect(page.getByLabel('Name of the room')).toBeVisible();
+  await expect(page.getByLabel('Room name')).toBeVisible();
   await check(page, 'phone-choose', info);
   const room = fresh();
   await page.goto(url(`/rooms/${room}`));
-  await expect(page.getByLabel('How you are connected')).toBeVisible(PATIENCE);
-  await expect(page.getByLabel('Your picture, as others will see it')).toBeVisible(PATIENCE);
+  await expect(page.getByLabel('Topology')).toBeVisible(PATIENCE);
+  await expect(page.getByLabel('Preview of your video')).toBeVisible(PATIENCE);
   await check(page, 'phone-door', info);
   await enter(other, room, 'Bob', 'mesh');
   await enter(page, room, 'Ann');
@@ -261,9 +261,9 @@ test('on a phone: every step, by finger', async ({ browser }, info) => {
   await expect(page.getByRole('log')).toContainText('good evening', PATIENCE);
   await check(page, 'phone-chat', info);
   await page.getByRole('button', { name: 'Quality' }).click();
-  await expect(page.getByRole('article', { name: 'Picture from Bob' })).toBeVisible(PATIENCE);
+  await expect(page.getByRole('article', { name: 'Video from Bob' })).toBeVisible(PATIENCE);
   await check(page, 'phone-quality', info);
-  await page.getByRole('article', { name: 'Your picture to Bob' }).scrollIntoViewIfNeeded();
+  await page.getByRole('article', { name: 'Your video to Bob' }).scrollIntoViewIfNeeded();
   await page.screenshot({ path: info.outputPath('phone-sheet.png') });
   await page.getByRole('button', { name: 'Close' }).click();
   await expect(page.getByRole('button', { name: 'Quality' })).toBeFocused();
@@ -273,9 +273,9 @@ test('on a phone: every step, by finger', async ({ browser }, info) => {
   await context.close();
 });
 
-test('a name that is none is no room', async ({ page }) => {
+test('an invalid room name is refused', async ({ page }) => {
   await page.goto(url('/rooms/a%20b'));
-  await expect(page.getByRole('alert')).toContainText('“a b” is no name of a room.');
+  await expect(page.getByRole('alert')).toContainText('“a b” is not a valid room name.');
 });
 
 // The page's decisions, tested without a browser.
@@ -285,14 +285,14 @@ const stream = { from: '2', direction: 'in', kind: 'video', rate_kbps: 300, rtt_
 const link = { to: '2', rate_kbps: 300, sent_kbps: 280, data_kbps: 4, data_sent_kbps: 0, rtt_ms: 5, loss: 0, residual_loss: 0, fps: 30, frames: 90, frozen_ms: 0, kind: 'host', setup_ms: 140, streams: [stream] };
 const quality = (change: object = {}): Quality => ({ uplink_kbps: 400, rtt_ms: 5, codec_cpu: 0.1, calls: 2, calls_failed: 0, links: [{ ...link, ...change }] });
 
-test('edges carry what arrives, and the server and a hub are in the middle', () => {
+test('graph shows received rates and central nodes', () => {
   const reports = new Map([['1', quality()], ['2', quality({ to: '1', rate_kbps: 270, loss: 0.05 })]]);
   const edges = edgesOf(state('mesh'), reports, new Map());
   expect(edges.length).toBe(6);
   const edge = (from: string, to: string) => edges.find((one) => one.from === from && one.to === to)!;
   expect(edge('2', '1').kbps).toBe(304);
   expect(edge('1', '2')).toMatchObject({ kbps: 274, loss: 0.05 });
-  expect(edge('3', '1').kbps, 'nobody has said').toBeUndefined();
+  expect(edge('3', '1').kbps, 'no report').toBeUndefined();
   const view: SwitchView = { name: '2', is_connected: true, estimate_kbps: null, sends: [{ kind: 'video', layers_kbps: [100, 500] }], receives: [] };
   const byServer = edgesOf(state('switch'), new Map([['1', quality({ to: 'switch' })]]), new Map([['2', view]]));
   expect(byServer.map(({ from, to, kbps }) => [from, to, kbps])).toContainEqual(['1', 'switch', 280]);
@@ -300,32 +300,32 @@ test('edges carry what arrives, and the server and a hub are in the middle', () 
   expect(byServer.map(({ from, to, kbps }) => [from, to, kbps])).toContainEqual(['switch', '1', 304]);
   for (const room of [state('switch'), state('mixer'), state('star', { hub: '2' }), state('mesh'), state('tree', { parents: { '2': '1', '3': '1' } })]) {
     const places = placesOf(room, '1', 360, 240, 44);
-    expect(new Set(places.map(({ x, y }) => `${x.toFixed()} ${y.toFixed()}`)).size, 'nobody on top of another').toBe(places.length);
+    expect(new Set(places.map(({ x, y }) => `${x.toFixed()} ${y.toFixed()}`)).size, 'no two nodes overlap').toBe(places.length);
     for (const { x, y } of places) expect(x >= 22 && x <= 338 && y >= 22 && y <= 218, `${room.topology}: ${x} ${y}`).toBe(true);
     if (['switch', 'mixer', 'star'].includes(room.topology)) expect(places[0]).toMatchObject({ id: room.hub ?? 'switch', x: 180, y: 120 });
   }
-  expect(arcOf({ id: 'a', x: 0, y: 0 }, { id: 'b', x: 0, y: 0 }, 20).path, 'one place for two is no crash').not.toContain('NaN');
+  expect(arcOf({ id: 'a', x: 0, y: 0 }, { id: 'b', x: 0, y: 0 }, 20).path, 'two nodes at one place do not crash').not.toContain('NaN');
 });
 
-test('what is bad is said in words', () => {
-  const say = (samples: Quality[], more: Partial<Seen> = {}): string[] =>
-    whyBad({ me: '1', state: state('mesh'), samples, overMs: 10_000, views: new Map(), viewBefore: undefined, reports: new Map(), missing: [], nameOf: (id) => ({ '1': 'You', '2': 'Bob', '3': 'Cat' })[id] ?? id, ...more }).map(({ weight, text }) => `${weight}: ${text}`);
+test('diagnosis explains problems in words', () => {
+  const say = (samples: Quality[], more: Partial<Observations> = {}): string[] =>
+    diagnose({ me: '1', state: state('mesh'), samples, overMs: 10_000, views: new Map(), viewBefore: undefined, reports: new Map(), missing: [], nameOf: (id) => ({ '1': 'You', '2': 'Bob', '3': 'Cat' })[id] ?? id, ...more }).map(({ weight, text }) => `${weight}: ${text}`);
   const changed = (change: object) => quality({ streams: [{ ...stream, ...change }] });
   expect(say([quality()])).toEqual([]);
-  expect(say([changed({ frozen_ms: 1500 })])).toEqual(['bad: Bob’s picture stood still for 1.5 s in the last 10.0 s.']);
-  expect(say([changed({ loss: 0.05, residual_loss: 0.01 })])[0]).toContain('5.0 % of the packets of Bob’s picture are lost on their way to you, and 1.0 % could not be repaired');
-  expect(say([changed({ loss: 0.05 })])[0]).toContain('all were sent again in time');
-  expect(say([changed({ direction: 'out', from: '1', limited_by: 'bandwidth' })])).toEqual(['warn: Your way to Bob carries too little (about 400 kbit/s): your picture is sent with 320 × 240 and 30 pictures per second.']);
-  expect(say([changed({ direction: 'out', from: '1', limited_by: 'cpu' })])[0]).toContain('This device does not encode fast enough');
+  expect(say([changed({ frozen_ms: 1500 })])).toEqual(['bad: Bob’s video froze for 1.5 s in the last 10.0 s.']);
+  expect(say([changed({ loss: 0.05, residual_loss: 0.01 })])[0]).toContain('5.0 % of the packets of Bob’s video are lost on the path to you, and 1.0 % could not be repaired');
+  expect(say([changed({ loss: 0.05 })])[0]).toContain('all were retransmitted in time');
+  expect(say([changed({ direction: 'out', from: '1', limited_by: 'bandwidth' })])).toEqual(['warn: Your upload bandwidth to Bob is too low (about 400 kbit/s), so your video is sent at 320 × 240 and 30 frames per second.']);
+  expect(say([changed({ direction: 'out', from: '1', limited_by: 'cpu' })])[0]).toContain('This device is too slow to encode your video');
   expect(say([quality({ kind: 'relay', rtt_ms: 350 })])).toEqual([expect.stringMatching(/^warn: .*350 ms/), expect.stringMatching(/^note: .*relay/)]);
-  expect(say([quality()], { missing: ['3'] })).toEqual(['bad: There is no connection with Cat. It is tried again.']);
+  expect(say([quality()], { missing: ['3'] })).toEqual(['bad: No connection to Cat. Reconnecting…']);
   const view = { name: '1', is_connected: true, estimate_kbps: 300, sends: [], receives: [{ from: '2', kind: 'video', layer: 0, layer_switches: 9, is_waiting: false, packets: 9, bytes: 9 }] } as const;
   const sender = { ...view, name: '2', sends: [{ kind: 'video', layers_kbps: [100, 500] }], receives: [] } as const;
   const switched = say([quality({ to: 'switch' })], { state: state('switch'), views: new Map<string, SwitchView>([['1', view], ['2', sender]]), viewBefore: { ...view, receives: [{ ...view.receives[0], layer_switches: 5 }] } });
-  expect(switched).toEqual(['warn: Bob’s picture has changed its size 4 times in the last minute: your way is uneven.', 'note: The server sends you a smaller copy of Bob’s picture: your way carries about 300 kbit/s.']);
+  expect(switched).toEqual(['warn: Bob’s video changed its resolution 4 times in the last minute: your download bandwidth varies.', 'note: The server sends you a lower resolution of Bob’s video: your download bandwidth is about 300 kbit/s.']);
 });
 
-test('a run keeps what it may, and no name is a formula', () => {
+test('recorded rows are bounded and formulas escaped', () => {
   const run = new Run('a:b', '1');
   for (let i = 0; i < 20_000; i++) run.add(quality(), undefined, () => '=1+1,"x"');
   expect(run.rows.length).toBe(16_384);

@@ -36,9 +36,9 @@ test.describe('start', () => {
   test.use({ viewport: { width: 1280, height: 800 }, colorScheme: 'light' });
   test('the start page', async ({ page }) => {
     await page.goto(url('/'));
-    await expect(page.getByText('Listening over')).toBeVisible();
+    await expect(page.getByText('Connected over')).toBeVisible();
     for (let nr = 1; nr <= 3; nr++) {
-      await page.getByRole('button', { name: 'Publish from here' }).click();
+      await page.getByRole('button', { name: 'Publish a message' }).click();
       await expect(page.getByRole('log')).toContainText(`"nr":${nr}`);
     }
     await page.screenshot({ path: `${images}start-desktop.png`, fullPage: true });

@@ -33,7 +33,7 @@ test.afterAll(async () => {
 });
 
 for (const via of ['websocket', 'http-stream', 'sse', 'long-poll', 'poll', 'data-channel'] as const) {
-  test(`the link with a token shows the cars over ${via}`, async ({ page }) => {
+  test(`a link with a token works over ${via}`, async ({ page }) => {
     const token = create('--sub', 'phone', '--subscribe', '#', '--history', '#', '--expires', '1day');
     const asked: string[] = [];
     page.on('request', (request) => asked.push(request.url()));
@@ -47,7 +47,7 @@ for (const via of ['websocket', 'http-stream', 'sse', 'long-poll', 'poll', 'data
   });
 }
 
-test('without a token CarCare shows no car, says why, and takes a token', async ({ page }, info) => {
+test('CarCare asks for a token and accepts it', async ({ page }, info) => {
   await page.goto(`https://${host}:${new URL(server.url).port}/carcare?car=1`);
   await expect(page.getByText('This server requires a token')).toBeVisible({ timeout: 20_000 });
   await expect(page.getByRole('button', { name: /^Transport/ })).toContainText('Not connected');
@@ -55,8 +55,8 @@ test('without a token CarCare shows no car, says why, and takes a token', async 
   expect(await violations(page, BEST)).toEqual([]);
   await page.screenshot({ path: info.outputPath('refused.png'), timeout: 20_000 });
   await page.getByRole('button', { name: /^Fleet/ }).click();
-  await expect(page.getByText('Cars appear here when the server accepts your token.')).toBeVisible();
-  await expect(page.getByText('No car has reported yet')).toHaveCount(0);
+  await expect(page.getByText('The server requires a token. Enter a valid token to see the cars.')).toBeVisible();
+  await expect(page.getByText('No cars yet')).toHaveCount(0);
 
   const field = page.getByRole('textbox', { name: 'Token' });
   await field.fill('not a token');
@@ -73,7 +73,7 @@ test('without a token CarCare shows no car, says why, and takes a token', async 
 });
 
 for (const path of ['/', '/lab', '/gateway/one', '/gateway/one?device'])
-  test(`without a token ${path} says so`, async ({ page }, info) => {
+  test(`${path} asks for a token`, async ({ page }, info) => {
     await page.goto(`https://${host}:${new URL(server.url).port}${path}`);
     if (path.endsWith('?device')) await page.getByRole('button', { name: 'Start' }).click();
     await expect(page.getByText('This server requires a token')).toBeVisible({ timeout: 20_000 });

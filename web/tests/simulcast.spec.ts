@@ -1,6 +1,6 @@
 // Simulcast from a real Chromium: each receiver gets the layer that its path can carry, and its video keeps moving.
 import { expect, test, type Page } from '@playwright/test';
-import { blank, enter, narrowable, quality, stills } from './room-page.ts';
+import { openBlankPage, join, throttledPath, quality, longestFreezes } from './room-page.ts';
 
 test.describe.configure({ timeout: 180_000 });
 
@@ -11,15 +11,15 @@ interface Report {
   readonly receives: readonly { readonly from: string; readonly kind: string; readonly layer: number | null; readonly layer_switches: number; readonly last_switch: { readonly why: string } | null; readonly is_waiting: boolean }[];
 }
 
-test('three layers come from one browser, and a narrow way is sent another one than a wide way', async ({ browser }) => {
+test('simulcast sends a lower layer to a narrow path', async ({ browser }) => {
   const server = process.env.MILLRACE_URL!;
   const room = `simulcast-${process.pid}`;
   const context = await browser.newContext();
-  const [sender, wide, near] = [await blank(context, server), await blank(context, server), await blank(context, server)] as const;
-  const way = await narrowable(near);
+  const [sender, wide, near] = [await openBlankPage(context, server), await openBlankPage(context, server), await openBlankPage(context, server)] as const;
+  const networkPath = await throttledPath(near);
   const began = Date.now();
-  const from = await enter(sender, room, { topology: 'switch', canvas: [960, 540] });
-  const [wideId, nearId] = [await enter(wide, room, { video: false }), await enter(near, room, { video: false })];
+  const from = await join(sender, room, { topology: 'switch', canvas: [960, 540] });
+  const [wideId, nearId] = [await join(wide, room, { video: false }), await join(near, room, { video: false })];
 
   /** Returns the SFU's view: the rates of the layers, the layer sent to each receiver, and the bandwidth estimates. */
   const seen = async () => {
@@ -39,7 +39,7 @@ test('three layers come from one browser, and a narrow way is sent another one t
   const show = async (what: string): Promise<void> => {
     const { layers, to, estimates } = await seen();
     const sent = [wideId, nearId].map((id) => to(id)).map((one) => ({ layer: one?.layer, switches: one?.layer_switches }));
-    console.log(JSON.stringify({ simulcast: what, after_ms: Date.now() - began, layers_kbps: layers, wide_near: sent, estimates_kbps: estimates, widths: [await width(wide), await width(near)], longest_still_ms: await stills([wide, near], [from]) }));
+    console.log(JSON.stringify({ simulcast: what, after_ms: Date.now() - began, layers_kbps: layers, wide_near: sent, estimates_kbps: estimates, widths: [await width(wide), await width(near)], longest_still_ms: await longestFreezes([wide, near], [from]) }));
   };
 
   const comes = async (what: string, is: () => Promise<boolean>): Promise<void> => {
@@ -54,20 +54,20 @@ test('three layers come from one browser, and a narrow way is sent another one t
     await show(what);
   };
 
-  await comes('three layers, and more than the least for both', async () => {
+  await comes('three layers, and more than the lowest for both', async () => {
     const { layers, rate } = await seen();
     const least = Math.min(...layers);
     return layers.length === 3 && least > 0 && rate(wideId) > least && rate(nearId) > least && (await width(near)) > 240;
   });
   const switches = (await seen()).to(nearId)!.layer_switches;
-  way.carry(300);
-  const whys = new Set<string | undefined>();
-  await comes('another layer for the narrow way', async () => {
+  networkPath.carry(300);
+  const reasons = new Set<string | undefined>();
+  await comes('another layer for the narrow path', async () => {
     const { to, rate } = await seen();
-    whys.add(to(nearId)!.last_switch?.why);
+    reasons.add(to(nearId)!.last_switch?.why);
     return to(nearId)!.layer_switches > switches && rate(nearId) > 0 && rate(wideId) > 1.5 * rate(nearId) && (await width(wide)) > (await width(near));
   });
-  expect([...whys], 'and the unit says why').toContain('narrower');
-  way.stop();
+  expect([...reasons], 'the SFU reports the reason').toContain('narrower');
+  networkPath.stop();
   await context.close();
 });

@@ -7,24 +7,24 @@ const run = promisify(execFile);
 
 test.beforeEach(async ({ page }) => {
   await page.goto(url('/'));
-  await expect(page.getByText('Listening over')).toBeVisible();
+  await expect(page.getByText('Connected over')).toBeVisible();
 });
 
-test('what is published in the page arrives in it', async ({ page, clean }) => {
+test('a published message appears in the page', async ({ page, clean }) => {
   const log = page.getByRole('log');
-  await page.getByRole('button', { name: 'Publish from here' }).click();
+  await page.getByRole('button', { name: 'Publish a message' }).click();
   await expect(log).toContainText('"from this page","nr":1');
-  await expect(log).toContainText('ms there and back');
-  await page.getByRole('button', { name: 'Publish from here' }).click();
+  await expect(log).toContainText('ms round trip');
+  await page.getByRole('button', { name: 'Publish a message' }).click();
   await expect(log.getByRole('article').first()).toContainText('"nr":2');
 });
 
-test('every curl line works as it stands', async ({ page }) => {
+test('every curl command works unchanged', async ({ page }) => {
   const [publish, poll, longPoll, events] = await page.getByRole('tabpanel', { name: 'curl' }).locator('pre').allInnerTexts();
   const shell = async (line: string) => (await run('sh', ['-c', line.replace(/^curl /, 'curl -sS --max-time 10 ')])).stdout;
 
   const held = shell(longPoll!);
-  const heard = run('sh', ['-c', `${events!.replace(/^curl /, 'curl -sS --max-time 3 ')} || true`]);
+  const streamed = run('sh', ['-c', `${events!.replace(/^curl /, 'curl -sS --max-time 3 ')} || true`]);
   // Both readers must be connected before the first message is published.
   const channel = /channels\/(\S+?)'?$/.exec(poll!)![1]!;
   await expect.poll(async () => ((await (await page.request.get(url(`/v1/presence/${channel}`))).json()) as { count: number }).count).toBeGreaterThanOrEqual(3);
@@ -32,11 +32,11 @@ test('every curl line works as it stands', async ({ page }) => {
   expect(await shell(publish!)).toContain('"position"');
   expect(await shell(poll!)).toContain('{"hello":"curl"}');
   expect(await held).toContain('{"hello":"curl"}');
-  expect((await heard).stdout).toContain('data: {"hello":"curl"}');
+  expect((await streamed).stdout).toContain('data: {"hello":"curl"}');
   await expect(page.getByRole('log')).toContainText('{"hello":"curl"}');
 });
 
-test('the EventSource lines work in a page of this origin', async ({ page, clean }) => {
+test('the EventSource code works in a page', async ({ page, clean }) => {
   await page.getByRole('tab', { name: 'EventSource' }).click();
   const [listen, publish] = await page.getByRole('tabpanel', { name: 'EventSource' }).locator('pre').allInnerTexts();
   const logged = page.waitForEvent('console', (message) => message.text().includes('{"hello":"fetch"}'));
@@ -54,9 +54,9 @@ test('tabs follow the arrow keys', async ({ page, clean }) => {
   await expect(page.getByRole('tab', { name: 'SDK' })).toBeFocused();
 });
 
-test('a server on loopback shows how to serve the network, secured; one on the network shows a code for the phone', async ({ page }) => {
+test('loopback shows secure steps, a network shows a code', async ({ page }) => {
   const { port } = new URL(url('/'));
-  const phone = page.getByRole('list').filter({ hasText: 'Make a key that signs tokens' });
+  const phone = page.getByRole('list').filter({ hasText: 'Create a key that signs tokens' });
   await expect(phone.getByRole('listitem')).toHaveCount(3);
   await expect(phone).toContainText(`millrace serve --listen 0.0.0.0:${port} --tls-dev --set 'auth.keys=["millrace.key.pub"]'`);
   await expect(phone).toContainText(`:${port}/carcare#token=$(millrace token create`);
@@ -80,21 +80,21 @@ test('a server on loopback shows how to serve the network, secured; one on the n
 
   listen = ['http://localhost:8080'];
   await page.reload();
-  await expect(page.getByText('This machine has no address in a network')).toBeVisible();
+  await expect(page.getByText('This machine has no network address')).toBeVisible();
   await expect(page.getByText('millrace serve')).toHaveCount(0);
 });
 
-test('the first message is above the fold', async ({ page }) => {
+test('the first message is visible without scrolling', async ({ page }) => {
   await page.setViewportSize({ width: 1280, height: 800 });
-  await expect(page.getByRole('button', { name: 'Publish from here' })).toBeInViewport({ ratio: 1 });
+  await expect(page.getByRole('button', { name: 'Publish a message' })).toBeInViewport({ ratio: 1 });
 });
 
-test('a line is copied', async ({ page, context }) => {
+test('the copy button copies a command', async ({ page, context }) => {
   await context.grantPermissions(['clipboard-read', 'clipboard-write']);
   await page.getByRole('button', { name: 'Copy Publish', exact: true }).first().click();
   expect(await page.evaluate(() => navigator.clipboard.readText())).toMatch(/^curl -d '\{"hello":"curl"\}' http/);
 });
 
-test('no worker stands in the way of the start page', async ({ page }) => {
+test('the start page registers no service worker', async ({ page }) => {
   expect(await page.evaluate(async () => (await navigator.serviceWorker.getRegistrations()).length)).toBe(0);
 });

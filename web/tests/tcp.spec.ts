@@ -1,6 +1,6 @@
 // Clients on networks that block UDP: they can use only the TCP candidates that the server offers.
 import { expect, test, type BrowserContext, type Page } from '@playwright/test';
-import { blank, enter, heard, quality, sendAll } from './room-page.ts';
+import { openBlankPage, join, receivedNumbers, quality, sendAll } from './room-page.ts';
 import { serve, type Server } from './server.ts';
 
 declare global {
@@ -23,26 +23,26 @@ test.afterAll(async () => {
 const onlyTcp = (context: BrowserContext): Promise<unknown> =>
   context.addInitScript(() => {
     window.connections = new Set();
-    type Set = (this: RTCPeerConnection, told: RTCSessionDescriptionInit) => Promise<void>;
+    type Set = (this: RTCPeerConnection, description: RTCSessionDescriptionInit) => Promise<void>;
     const set = RTCPeerConnection.prototype.setRemoteDescription as Set;
-    RTCPeerConnection.prototype.setRemoteDescription = function (told) {
+    RTCPeerConnection.prototype.setRemoteDescription = function (description) {
       window.connections.add(this);
-      return set.call(this, { type: told.type, sdp: told.sdp!.replace(/^a=candidate:\S+ \d udp .*\r\n/gim, '') });
+      return set.call(this, { type: description.type, sdp: description.sdp!.replace(/^a=candidate:\S+ \d udp .*\r\n/gim, '') });
     } as Set as typeof RTCPeerConnection.prototype.setRemoteDescription;
   });
 
 /** Returns the protocol of the selected candidate pair of each connection of the page. */
-const ways = (page: Page): Promise<unknown[]> =>
+const protocols = (page: Page): Promise<unknown[]> =>
   page.evaluate(async () => {
-    const way = async (connection: RTCPeerConnection): Promise<unknown> => {
+    const protocolOf = async (connection: RTCPeerConnection): Promise<unknown> => {
       const stats = [...((await connection.getStats()) as unknown as Map<string, Record<string, unknown>>).values()];
       const pair = stats.find(({ type, state, nominated }) => type === 'candidate-pair' && state === 'succeeded' && nominated);
       return stats.find(({ id }) => id === pair?.remoteCandidateId)?.protocol;
     };
-    return Promise.all([...window.connections].map(way));
+    return Promise.all([...window.connections].map(protocolOf));
   });
 
-test('data channels over TCP carry commands, and messages of every size in order', async ({ context, page }) => {
+test('data channels over TCP keep size and order', async ({ context, page }) => {
   await onlyTcp(context);
   await page.goto(`${server.url}/v1/info`);
   const sizes = Array.from({ length: 100 }, (_, i) => i * i * 8);
@@ -66,26 +66,26 @@ test('data channels over TCP carry commands, and messages of every size in order
       };
     });
     channel.onopen = () => {
-      const say = (command: object): void => channel.send(`${JSON.stringify(command)}\n`);
-      say({ id: 1, subscribe: { channel: 'over-tcp', since: 'now' } });
-      sizes.forEach((size, i) => say({ id: i + 2, publish: { channel: 'over-tcp', data: 'x'.repeat(size) } }));
+      const send = (command: object): void => channel.send(`${JSON.stringify(command)}\n`);
+      send({ id: 1, subscribe: { channel: 'over-tcp', since: 'now' } });
+      sizes.forEach((size, i) => send({ id: i + 2, publish: { channel: 'over-tcp', data: 'x'.repeat(size) } }));
     };
     await connection.setRemoteDescription({ type: 'answer', sdp: await answer.text() });
     await all;
     return got;
   }, sizes);
   expect(lengths).toEqual(sizes);
-  expect(await ways(page)).toEqual(['tcp']);
+  expect(await protocols(page)).toEqual(['tcp']);
 });
 
-test('the switching unit is reached by TCP, with pictures both ways', async ({ context }) => {
+test('the SFU forwards video over TCP', async ({ context }) => {
   await onlyTcp(context);
-  const pages = [await blank(context, server.url), await blank(context, server.url)];
+  const pages = [await openBlankPage(context, server.url), await openBlankPage(context, server.url)];
   const ids: string[] = [];
-  for (const page of pages) ids.push(await enter(page, 'over-tcp', { topology: 'switch', video: true, name: `peer ${ids.length}` }));
+  for (const page of pages) ids.push(await join(page, 'over-tcp', { topology: 'switch', video: true, name: `peer ${ids.length}` }));
   const frames = async (page: Page): Promise<number> => (await quality(page)).links.reduce((sum, { frames }) => sum + (frames ?? 0), 0);
   for (const page of pages) await expect.poll(() => frames(page), { timeout: 30_000 }).toBeGreaterThan(30);
-  for (const page of pages) expect(await ways(page)).toEqual(['tcp']);
+  for (const page of pages) expect(await protocols(page)).toEqual(['tcp']);
   await sendAll(pages, 100);
-  for (const page of pages) await expect.poll(async () => Object.values(await heard(page)).flat().length).toBe(100);
+  for (const page of pages) await expect.poll(async () => Object.values(await receivedNumbers(page)).flat().length).toBe(100);
 });

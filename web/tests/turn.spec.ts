@@ -18,12 +18,12 @@ const metric = async (name: string): Promise<number> => {
 };
 
 for (const transport of ['udp', 'tcp'] as const) {
-  test(`two peers exchange data by a relay over ${transport}`, async ({ page }) => {
+  test(`two peers exchange data through TURN over ${transport}`, async ({ page }) => {
     const before = await metric('millrace_turn_datagrams_total{to="peers"}');
     await page.goto(`${server.url}/v1/info`);
     const got = await page.evaluate(async (transport) => {
-      const told = (await (await fetch('/v1/turn', { method: 'POST' })).json()) as { ice_servers: (RTCIceServer & { urls: string[] })[]; ttl_s: number };
-      const iceServers = told.ice_servers.map((ice) => ({ ...ice, urls: ice.urls.filter((one) => one.startsWith('turn:') && one.endsWith(`transport=${transport}`)) }));
+      const offered = (await (await fetch('/v1/turn', { method: 'POST' })).json()) as { ice_servers: (RTCIceServer & { urls: string[] })[]; ttl_s: number };
+      const iceServers = offered.ice_servers.map((ice) => ({ ...ice, urls: ice.urls.filter((one) => one.startsWith('turn:') && one.endsWith(`transport=${transport}`)) }));
       const [a, b] = [0, 1].map(() => new RTCPeerConnection({ iceServers, iceTransportPolicy: 'relay' })) as [RTCPeerConnection, RTCPeerConnection];
       const candidates: string[] = [];
       const errors: string[] = [];
@@ -58,7 +58,7 @@ for (const transport of ['udp', 'tcp'] as const) {
       const [local, remote] = [side(pair?.localCandidateId), side(pair?.remoteCandidateId)];
       a.close();
       b.close();
-      return { isSame: back.join() === sent.join(), kinds: [local?.candidateType, remote?.candidateType], relayed: local?.relayProtocol, candidates, ttl_s: told.ttl_s };
+      return { isSame: back.join() === sent.join(), kinds: [local?.candidateType, remote?.candidateType], relayed: local?.relayProtocol, candidates, ttl_s: offered.ttl_s };
     }, transport);
     expect(got.isSame, 'all of it came back, in order').toBe(true);
     expect(got.kinds).toEqual(['relay', 'relay']);

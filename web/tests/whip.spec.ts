@@ -75,7 +75,7 @@ async function view(room: string): Promise<{ location: string; firstMs: number; 
   };
 }
 
-test('what one page publishes another sees and hears, and the session ends by DELETE', async ({ context }) => {
+test('WHIP publishes, WHEP plays, DELETE ends', async ({ context }) => {
   const [camera, viewer] = [await context.newPage(), await context.newPage()];
   for (const page of [camera, viewer]) await page.goto(server.url);
   await camera.bringToFront();
@@ -85,7 +85,7 @@ test('what one page publishes another sees and hears, and the session ends by DE
   expect(published.etag).toMatch(/^"\d+"$/);
 
   const seen = await viewer.evaluate(view, 'stage');
-  console.log(`whep: first picture after ${Math.round(seen.firstMs)} ms, ${seen.fps} pictures/s, ${seen.width} px wide, ${seen.sound} packets of sound`);
+  console.log(`whep: first frame after ${Math.round(seen.firstMs)} ms, ${seen.fps} frames/s, ${seen.width} px wide, ${seen.sound} audio packets`);
   expect(seen.frames).toBeGreaterThanOrEqual(30);
   expect(seen.width).toBe(320);
   expect(seen.sound).toBeGreaterThan(10);
@@ -126,9 +126,9 @@ type Foreign = {
   seen: RTCPeerConnection;
 };
 
-test.describe('clients of others', () => {
+test.describe('third-party clients', () => {
   test.use({ bypassCSP: true });
-  test('publish and play, and go on after a restart of ICE', async ({ context }) => {
+  test('publishing and playback survive an ICE restart', async ({ context }) => {
     const [camera, viewer] = [await context.newPage(), await context.newPage()];
     await load(camera);
     await load(viewer);
@@ -166,7 +166,7 @@ test.describe('clients of others', () => {
   });
 });
 
-test('what is no offer is refused with the reason', async ({ request }) => {
+test('an invalid offer is refused with the reason', async ({ request }) => {
   const at = (headers: Record<string, string>, data = 'v=0') => request.post(`${server.url}/v1/rooms/stage/whip`, { data, headers });
   expect((await at({ 'content-type': 'text/plain' })).status()).toBe(415);
   expect((await at({ 'content-type': 'application/sdp', accept: 'text/html' })).status()).toBe(406);

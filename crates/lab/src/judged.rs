@@ -32,7 +32,7 @@ pub fn judged(wire_cost: Option<&WireCostReport>, tables: &[Table]) -> Vec<Judge
 fn model(wire_cost: &WireCostReport) -> Judged {
     let off = wire_cost.lines.iter().filter(|line| line.difference_percent.abs() >= MODEL_PERCENT_MAX);
     Judged {
-        what: format!("figures are less than {MODEL_PERCENT_MAX} % off the model"),
+        what: format!("figures differ from the model by less than {MODEL_PERCENT_MAX} %"),
         total: wire_cost.lines.len() as u32,
         failed: off.map(|line| format!("{line}: {:+.2} %", line.difference_percent)).collect(),
     }

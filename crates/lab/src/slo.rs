@@ -91,7 +91,7 @@ impl Slo {
                 match us {
                     Some(us) if Duration::from_micros(us) < below => None,
                     Some(us) => Some(format!("p{percent} {:.1} ms", us as f64 / 1000.0)),
-                    None => Some(format!("p{percent} never came")),
+                    None => Some(format!("p{percent} not delivered")),
                 }
             }
         };
@@ -130,7 +130,7 @@ mod tests {
         let run = |lost| run(1..=100, lost);
         let p90: Slo = "p90<1s".parse().unwrap();
         assert!(p90.missed(&run(10)).is_empty());
-        assert_eq!(p90.missed(&run(12)), ["p90 never came"]);
+        assert_eq!(p90.missed(&run(12)), ["p90 not delivered"]);
         let lost: Slo = "lost<1%".parse().unwrap();
         assert_eq!(lost.missed(&run(100)), ["lost 50.000 %"]);
         assert_eq!(lost.missed(&Run::default()).len(), 1);

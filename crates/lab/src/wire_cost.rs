@@ -229,7 +229,7 @@ impl fmt::Display for WireCostReport {
         )?;
         if let (Some(captured), Some(counted)) = (captured_bytes, counted_bytes) {
             let off = difference_percent(*captured as f64, *counted as f64);
-            writeln!(f, "A capture saw {captured} B, the kernel counted {counted} B: {off:+.3} %")?;
+            writeln!(f, "The capture contains {captured} B, the kernel counted {counted} B: {off:+.3} %")?;
         }
         writeln!(
             f,

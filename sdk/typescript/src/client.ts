@@ -40,11 +40,11 @@ export function client<M = Channels>(
   let last = 0;
   let setBack = 0;
   /** Rejects the pending call of `use`. */
-  let stayed: (error: MillraceError) => void = () => {};
+  let rejectUse: (error: MillraceError) => void = () => {};
 
   const named = (name: TransportName): Transport => {
     const found = usable.find((transport) => transport.name === name);
-    if (!found) throw new MillraceError('rejected', `no transport ${name} here`);
+    if (!found) throw new MillraceError('rejected', `the transport ${name} is not available here`);
     return found;
   };
   const orderOf = (names: 'auto' | readonly TransportName[]): TransportName[] =>
@@ -71,14 +71,14 @@ export function client<M = Channels>(
     // that input.
     if (pumping) return;
     pumping = true;
-    for (let output; (output = decide.pollOutput()); ) carryOut[output[0]](output[1] as never);
+    for (let output; (output = decide.pollOutput()); ) perform[output[0]](output[1] as never);
     pumping = false;
     clearTimeout(timer);
     const dueMs = decide.pollTimeout() - now();
     if (dueMs < Infinity) timer = setTimeout(() => input('timeout'), Math.min(dueMs, TIMER_MAX));
   }
 
-  const carryOut = {
+  const perform = {
     open(link: Attempt) {
       const { transport } = link;
       link.io = named(transport).open({
@@ -86,7 +86,7 @@ export function client<M = Channels>(
         base,
         hub: channels,
         counts,
-        say(type, value) {
+        report(type, value) {
           if (type === 'closed') log?.({ level: 'info', msg: `${transport}: ${value}`, error: value });
           input(...([type, value, link] as Input));
         },
@@ -98,7 +98,7 @@ export function client<M = Channels>(
       link.io?.changed();
     },
     ping: ({ io }: Attempt) => io?.ping(),
-    stayed: (error: MillraceError) => stayed(error),
+    stayed: (error: MillraceError) => rejectUse(error),
     state(state: State) {
       const { retryAt } = state as { retryAt?: number };
       log?.({ level: retryAt ? 'info' : 'debug', msg: state.name + (retryAt ? `: next try in ${Math.round(retryAt - now())} ms` : ''), state });
@@ -131,9 +131,9 @@ export function client<M = Channels>(
         if (state.name === 'closed') reject(ending());
         else if (state.name === 'open' && (!transport || transport === state.transport)) resolve();
       };
-      if (transport) stayed = reject;
+      if (transport) rejectUse = reject;
       off = onState(check);
-      if (timeout) timer = setTimeout(() => reject(new MillraceError('timeout', `not open in ${timeout} ms, and tried on: ${(decide.state as { cause?: Error }).cause?.message}`)), timeout);
+      if (timeout) timer = setTimeout(() => reject(new MillraceError('timeout', `not open after ${timeout} ms: ${(decide.state as { cause?: Error }).cause?.message}`)), timeout);
       check(decide.state);
     });
     return orAborted(open, signal).finally(() => {
@@ -186,9 +186,9 @@ export function client<M = Channels>(
   onAbort(over.signal, onAbort(signal, close));
   if (scope.addEventListener) {
     // Events after which the network may have changed.
-    const seen = ({ type }: { type: string }): void => input(/line$/.test(type) ? (type as 'online' | 'offline') : scope.document?.hidden ? 'hidden' : 'visible');
-    for (const type of ['online', 'offline', 'visibilitychange', 'resume', 'pageshow']) scope.addEventListener(type, seen, over);
-    seen({ type: '' });
+    const handleEvent = ({ type }: { type: string }): void => input(/line$/.test(type) ? (type as 'online' | 'offline') : scope.document?.hidden ? 'hidden' : 'visible');
+    for (const type of ['online', 'offline', 'visibilitychange', 'resume', 'pageshow']) scope.addEventListener(type, handleEvent, over);
+    handleEvent({ type: '' });
   }
 
   return {
@@ -210,7 +210,7 @@ export function client<M = Channels>(
     stats: (): Stats => ({ ...counts }),
     async use(name) {
       const order = orderOf(name === 'auto' ? name : [name]);
-      stayed(toError(`${name} instead`, 'aborted'));
+      rejectUse(toError(`replaced by ${name}`, 'aborted'));
       input('use', order);
       await until(order[0]);
     },

@@ -3,7 +3,7 @@
 import { MillraceError, toError } from './errors.js';
 import type { Page, Wanted } from './link.js';
 import { sleep } from './listen.js';
-import { before, checkChannel, isNews, withOffset } from './position.js';
+import { before, checkChannel, isNewer, withOffset } from './position.js';
 import { consumer, type Consumer, type Item, type Message } from './subscription.js';
 import type { From, Gap, SubscribeOptions, Subscription } from './types.js';
 
@@ -12,7 +12,7 @@ export interface Hub {
   wanted(): Wanted[];
   /** Reports that the wire subscription starts at `position`. `time` is the server's clock, ms. */
   started(channel: string, at: { position: string; recovered?: boolean; time: number }): void;
-  hear(item: Item): void;
+  receive(item: Item): void;
   /**
    * Ends the consumers of a channel that cannot be read, and for which a retry would not help. Returns false if the
    * channel is not subscribed.
@@ -103,7 +103,7 @@ export function hub(
   async function catchUp(channel: string, wire: ChannelWire, reader: Consumer<any>): Promise<void> {
     const { from, buffer, signal } = reader.options;
     let since = sinceOf(from!, wire.head!);
-    for (let stalls = 0; await reader.room(); await sleep(100 * stalls)) {
+    for (let stalls = 0; await reader.hasRoom(); await sleep(100 * stalls)) {
       const { position, messages, gap } = await page(channel, since, Math.min(PAGE, buffer?.max || PAGE), signal);
       const missed = from === 'latest' ? undefined : gap;
       reader.start(messages[0] ? before(messages[0].position) : position, !missed);
@@ -113,7 +113,7 @@ export function hub(
       }
       stalls = position === since ? stalls + 1 : 0;
       since = position;
-      if (!isNews(wire.head!, position) || stalls > STALLS) {
+      if (!isNewer(wire.head!, position) || stalls > STALLS) {
         reader.live = position;
         return;
       }
@@ -145,13 +145,13 @@ export function hub(
       wire.head = position;
       wire.readers.forEach((reader) => join(channel, wire, reader, recovered));
     },
-    hear(item) {
+    receive(item) {
       count(item);
       const { channel, time, position, to: at = position } = item as Message & Gap;
       const wire = wires.get(channel);
-      if (!wire?.head || !isNews(at, wire.head)) return;
+      if (!wire?.head || !isNewer(at, wire.head)) return;
       wire.head = at;
-      for (const { live, take } of wire.readers) if (live !== undefined && isNews(at, live)) take(item, time < wire.liveFrom);
+      for (const { live, take } of wire.readers) if (live !== undefined && isNewer(at, live)) take(item, time < wire.liveFrom);
     },
     refused,
     end: (cause) => [...wires.keys()].forEach((channel) => refused(channel, cause)),

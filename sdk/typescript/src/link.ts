@@ -55,7 +55,7 @@ export interface LinkHost extends ConnectOptions {
   /** Counters. The link updates `rtt`, `bytesIn` and `bytesOut`. */
   readonly counts: { -readonly [K in keyof Stats]: Stats[K] };
   /** Reports an event of this link. Nothing may follow `closed`. */
-  say<Type extends LinkInput[0]>(type: Type, value: Extract<LinkInput, readonly [Type, unknown]>[1]): void;
+  report<Type extends LinkInput[0]>(type: Type, value: Extract<LinkInput, readonly [Type, unknown]>[1]): void;
 }
 
 /**

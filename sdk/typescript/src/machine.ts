@@ -43,10 +43,10 @@ export type LinkInput =
   | readonly ['closed', error: MillraceError]
   | readonly ['drain', afterMs: number];
 
-type Said<I> = I extends readonly [infer Type, infer Value] ? readonly [type: Type, value: Value, link: Attempt] : never;
+type Reported<I> = I extends readonly [infer Type, infer Value] ? readonly [type: Type, value: Value, link: Attempt] : never;
 
 export type Input =
-  | Said<LinkInput>
+  | Reported<LinkInput>
   | readonly ['timeout' | 'start' | 'online' | 'offline' | 'visible' | 'hidden' | 'wake']
   /** Uses only these transports from now on. */
   | readonly ['use', order: readonly TransportName[]]
@@ -102,13 +102,13 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
   let untried: TransportName[] = [];
   let cause: MillraceError | undefined;
   /** Whether a candidate of this attempt failed with a retryable error. */
-  let hope = false;
+  let mayRetry = false;
   let attempt = 0;
   let wasOpen = false;
   let offline = false;
   let hidden = false;
   /** Whether a link was given extra time after a late timer, and has sent nothing since. */
-  let spared = false;
+  let graceGiven = false;
   /** Time since which no connection is open. */
   let lostAt: number | undefined;
 
@@ -144,7 +144,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
       if (link !== active) return;
       deadlines.set(quiet, now + withinMs);
       deadlines.delete(link.overdue);
-      spared = false;
+      graceGiven = false;
     },
     closed,
     drain(afterMs: number, link) {
@@ -198,7 +198,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
     pauseLater();
     abortCandidates();
     untried = [...order];
-    hope = false;
+    mayRetry = false;
     connecting();
     openNext();
   }
@@ -224,13 +224,13 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
       transport,
       since: now,
       overdue(late) {
-        if (late > LATE && !spared) {
+        if (late > LATE && !graceGiven) {
           // The timer was late. Data that arrived meanwhile is read before the link is closed.
-          spared = true;
+          graceGiven = true;
           deadlines.set(link.overdue, now + LATE);
         } else {
           emit('abort', link);
-          closed(new MillraceError('timeout', `no answer over ${transport}`, { transport }), link);
+          closed(new MillraceError('timeout', `no response over ${transport}`, { transport }), link);
         }
       },
     };
@@ -277,11 +277,11 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
       return emit('stayed', error);
     }
     cause = error;
-    hope ||= error.retryable;
+    mayRetry ||= error.retryable;
     if (error.code === 'auth' && !error.retryable) close(error);
     else if (untried.length) openNext();
     else if (!candidates.size) {
-      if (hope) retryLater(error);
+      if (mayRetry) retryLater(error);
       else close(error);
     }
   }

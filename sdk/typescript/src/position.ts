@@ -27,7 +27,7 @@ export function before(position: string): string {
  * Returns whether `next` is new to a reader at `at`. A position of another epoch is always new, because the old log was
  * lost.
  */
-export function isNews(next: string, at: string | undefined): boolean {
+export function isNewer(next: string, at: string | undefined): boolean {
   if (!at) return true;
   const { epoch, offset } = parsePosition(next);
   const last = parsePosition(at);

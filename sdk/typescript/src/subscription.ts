@@ -50,7 +50,7 @@ export interface Consumer<T> {
   /** Ends the subscription. With a cause, the iterator first returns the buffered events and then throws the cause. */
   end(cause?: MillraceError): void;
   /** Settles with true when half the buffer is free, or with false when the subscription has ended. */
-  room(): Promise<boolean>;
+  hasRoom(): Promise<boolean>;
 }
 
 export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd: () => void): Consumer<T> {
@@ -65,20 +65,20 @@ export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd
   /** Resolvers waiting for an event, for free buffer space, or for the end. */
   const waiting: (() => void)[] = [];
   let off: (() => void) | undefined;
-  let started!: (start: Start) => void;
-  let unstarted!: (cause: MillraceError) => void;
+  let resolveReady!: (start: Start) => void;
+  let rejectReady!: (cause: MillraceError) => void;
   const ready = new Promise<Start>((resolve, reject) => {
-    started = resolve;
-    unstarted = reject;
+    resolveReady = resolve;
+    rejectReady = reject;
   });
   // If the application ignores `ready`, the iterator, `on` and the client's state still report the error.
   ready.catch(() => {});
 
   const change = (): Promise<void> => new Promise((resolve) => waiting.push(resolve));
-  const stir = (): void => waiting.splice(0).forEach((resolve) => resolve());
-  const tell = (event: Event<T>): void => listeners.forEach(({ fn }) => call(fn, event));
+  const wakeWaiting = (): void => waiting.splice(0).forEach((resolve) => resolve());
+  const notify = (event: Event<T>): void => listeners.forEach(({ fn }) => call(fn, event));
   /** Closes the subscription if no listener and no iterator is left. */
-  const left = (): void => void (listeners.size || iterators || end());
+  const closeIfUnused = (): void => void (listeners.size || iterators || end());
 
   const close = async (): Promise<void> => end();
 
@@ -87,9 +87,9 @@ export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd
     over = true;
     cause = why;
     if (!why) queue = [];
-    unstarted(why ?? toError('closed', 'aborted'));
+    rejectReady(why ?? toError('closed', 'aborted'));
     off?.();
-    stir();
+    wakeWaiting();
     listeners.forEach(({ end }) => end && call(end, why));
     listeners.clear();
     onEnd();
@@ -115,7 +115,7 @@ export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd
       }
     }
     latest = event;
-    tell(event);
+    notify(event);
     if (listeners.size && !iterators) return;
     if (queue.length >= max) {
       if (buffer?.overflow === 'error') return end(new MillraceError('slow-consumer', `${max} unread events`));
@@ -123,7 +123,7 @@ export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd
       subscription.dropped++;
     }
     queue.push(event);
-    stir();
+    wakeWaiting();
   }
 
   const subscription = {
@@ -140,8 +140,8 @@ export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd
       const listener = { fn, end };
       if (over) end?.(cause);
       else listeners.add(listener);
-      if (!iterators) queue.splice(0).forEach(tell);
-      return () => void (listeners.delete(listener) && left());
+      if (!iterators) queue.splice(0).forEach(notify);
+      return () => void (listeners.delete(listener) && closeIfUnused());
     },
     [Symbol.asyncIterator](): AsyncIterator<Event<T>> {
       let done = false;
@@ -151,14 +151,14 @@ export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd
           while (!done && !over && !queue.length) await change();
           const value = done ? undefined : queue.shift();
           if (!value && !done && cause) throw cause;
-          stir();
+          wakeWaiting();
           return { done: !value, value } as IteratorResult<Event<T>>;
         },
         async return() {
           if (!done) iterators--;
           done = true;
-          stir();
-          left();
+          wakeWaiting();
+          closeIfUnused();
           return { done, value: undefined };
         },
       };
@@ -170,10 +170,10 @@ export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd
   return {
     subscription,
     options,
-    start: (position, recovered = true, offset = offsetOf(position)) => started({ offset, position, recovered }),
+    start: (position, recovered = true, offset = offsetOf(position)) => resolveReady({ offset, position, recovered }),
     take,
     end,
-    async room() {
+    async hasRoom() {
       while (!over && queue.length > max / 2) await change();
       return !over;
     },

@@ -3,14 +3,14 @@
 // a time for all other channels.
 import { MillraceError } from './errors.js';
 import { ago, attach, detach, policyOf, type Hub, type Wire } from './hub.js';
-import { checkChannel, isNews } from './position.js';
+import { checkChannel, isNewer } from './position.js';
 import type { Message } from './subscription.js';
 import type { Gap } from './types.js';
 
 interface PatternWire extends Wire {
   readonly matches: RegExp;
   /** Last position received from each channel. Only a newer message is accepted. */
-  readonly heard: Map<string, string>;
+  readonly received: Map<string, string>;
   /** The server's clock at the first reply, or the earlier time that the application asked for. */
   since?: string | undefined;
 }
@@ -39,16 +39,16 @@ export function wildcards(hub: Hub, changed: () => void): Hub {
       const joined = wires.get(pattern);
       const since = from === 'earliest' ? from : typeof from === 'object' && 'seconds' in from ? ago(from.seconds, skew) : undefined;
       if (from !== 'now' && (joined || !since)) {
-        throw new MillraceError('rejected', joined ? `only from now can ${pattern} be joined` : 'a wildcard starts from now, earliest or seconds');
+        throw new MillraceError('rejected', joined ? `${pattern} is already subscribed: use from 'now'` : 'a wildcard supports only from now, earliest or seconds');
       }
-      const wire = joined ?? { matches, readers: new Set(), heard: new Map(), since, liveFrom: 0 };
+      const wire = joined ?? { matches, readers: new Set(), received: new Map(), since, liveFrom: 0 };
       const reader = attach(wires, pattern, wire, options, changed);
       if (wire.liveFrom) reader.start(wire.since!, true, 0n);
       return reader.subscription;
     },
     wanted: () => [
       ...hub.wanted(),
-      ...[...wires].map(([channel, wire]) => ({ channel, policy: policyOf(wire), since: wire.since, positions: Object.fromEntries(wire.heard) })),
+      ...[...wires].map(([channel, wire]) => ({ channel, policy: policyOf(wire), since: wire.since, positions: Object.fromEntries(wire.received) })),
     ],
     started(channel, at) {
       const wire = wires.get(channel);
@@ -59,12 +59,12 @@ export function wildcards(hub: Hub, changed: () => void): Hub {
       // Only the first call of `start` counts.
       wire.readers.forEach((reader) => reader.start(wire.since!, at.recovered, 0n));
     },
-    hear(item) {
-      hub.hear(item);
+    receive(item) {
+      hub.receive(item);
       const { channel, time, position, to: at = position } = item as Message & Gap;
-      for (const { matches, readers, heard, liveFrom } of wires.values()) {
-        if (!liveFrom || !matches.test(channel) || !isNews(at, heard.get(channel))) continue;
-        heard.set(channel, at);
+      for (const { matches, readers, received, liveFrom } of wires.values()) {
+        if (!liveFrom || !matches.test(channel) || !isNewer(at, received.get(channel))) continue;
+        received.set(channel, at);
         readers.forEach((reader) => reader.take(item, time < liveFrom));
       }
     },

@@ -23,8 +23,8 @@ afterEach(() => void vi.useRealTimers());
 function failing(thrown: () => unknown): { transport: Transport; asked: () => number } {
   let asked = 0;
   const open = (host: LinkHost): Link => {
-    queueMicrotask(() => host.say('opened', 1));
-    queueMicrotask(() => host.say('alive', Infinity));
+    queueMicrotask(() => host.report('opened', 1));
+    queueMicrotask(() => host.report('alive', Infinity));
     const ask = async (): Promise<never> => {
       asked++;
       throw thrown();
@@ -35,7 +35,7 @@ function failing(thrown: () => unknown): { transport: Transport; asked: () => nu
 }
 
 describe('the client', () => {
-  test('a link that fails at once is asked again only after the back-off', async () => {
+  test('a failing link is retried after the backoff', async () => {
     const { transport, asked } = failing(() => new MillraceError('network', 'gone'));
     const mr = client('http://x', [transport], { retry: RETRY });
     const published = mr.publish('a', 1);
@@ -46,7 +46,7 @@ describe('the client', () => {
     await expect(published).rejects.toMatchObject({ code: 'aborted' });
   });
 
-  test('what is thrown and not known is not tried again', async () => {
+  test('an unknown error is not retried', async () => {
     const { transport, asked } = failing(() => new TypeError('a defect'));
     const mr = client('http://x', [transport]);
     await expect(mr.publish('a', 1)).rejects.toMatchObject({ code: 'invalid', retryable: false });
@@ -54,7 +54,7 @@ describe('the client', () => {
     await mr.close();
   });
 
-  test('a pause can be aborted', async () => {
+  test('a backoff can be aborted', async () => {
     const { transport } = failing(() => new MillraceError('network', 'gone'));
     const mr = client('http://x', [transport], { retry: RETRY });
     const controller = new AbortController();
@@ -67,9 +67,9 @@ describe('the client', () => {
   });
 });
 
-describe('links that come and go', () => {
+describe('short-lived links', () => {
   /** Returns the number of links opened in a minute, if `after` is called with each link as soon as it is open. */
-  function opens(after: (link: Attempt, now: number, say: (...input: any) => void) => void): number {
+  function opens(after: (link: Attempt, now: number, report: (...input: any) => void) => void): number {
     const made = machine({ order: ['websocket'], random: () => 0.5 });
     let [now, count] = [0, 0];
     const carryOut = (): void => {
@@ -89,16 +89,16 @@ describe('links that come and go', () => {
     return count;
   }
 
-  test.each([undefined, 0, -5])('a server that closes each at once, with Retry-After %s', (retryAfter) => {
-    expect(opens((link, _, say) => say('closed', new MillraceError('network', 'gone', { retryAfter }), link))).toBeLessThan(2 * TRIES);
+  test.each([undefined, 0, -5])('immediate closes back off, with Retry-After %s', (retryAfter) => {
+    expect(opens((link, _, report) => report('closed', new MillraceError('network', 'gone', { retryAfter }), link))).toBeLessThan(2 * TRIES);
   });
 
-  test('a server that sends each away at once', () => {
-    expect(opens((link, _, say) => say('drain', 0, link))).toBeLessThanOrEqual(MINUTE / 500 + 1);
+  test('immediate drains do not loop', () => {
+    expect(opens((link, _, report) => report('drain', 0, link))).toBeLessThanOrEqual(MINUTE / 500 + 1);
   });
 });
 
-test.each([undefined, 0, -5, NaN, 3e9, Infinity])('a pause is one, whatever Retry-After says: %s', (retryAfter) => {
+test.each([undefined, 0, -5, NaN, 3e9, Infinity])('the backoff is valid for Retry-After %s', (retryAfter) => {
   const pause = pauseOf(new MillraceError('network', '', { retryAfter }), 0, undefined, 0.5);
   // A timer of more than 2^31 ms fires at once.
   expect(pause).toBeGreaterThanOrEqual(250);
@@ -122,7 +122,7 @@ describe('transports', () => {
   }
   const busy = (after: string) => new Response('', { status: 503, headers: { 'Retry-After': after } });
 
-  test.each(['http-stream', 'sse', 'long-poll', 'poll'] as const)('%s: a server that is busy', async (transport) => {
+  test.each(['http-stream', 'sse', 'long-poll', 'poll'] as const)('%s: a busy server is not flooded', async (transport) => {
     for (const after of ['0', '-1', '3000000', 'soon']) {
       const { GET } = await requests({ transports: [transport] }, () => busy(after), (mr) => void mr.subscribe('a'));
       expect(GET, after).toBeLessThanOrEqual(TRIES);
@@ -133,7 +133,7 @@ describe('transports', () => {
     }
   });
 
-  test('a proxy that answers long polls at once, with nothing', async () => {
+  test('empty long poll responses do not loop', async () => {
     const empty = (): Response => new Response(undefined, { status: 204, headers: { 'Millrace-Position': 'a@e:1' } });
     const { GET } = await requests({ transports: ['long-poll'] }, empty, (mr) => void mr.subscribe('a'));
     expect(GET).toBeGreaterThan(10);
@@ -141,17 +141,17 @@ describe('transports', () => {
     expect(longPoll.name).toBe('long-poll');
   });
 
-  test('tokens that end at once', async () => {
+  test('tokens that expire at once do not loop', async () => {
     let refreshed = 0;
-    const host = { token: async () => 't', hub: { wanted: () => [] }, counts: {}, say() {} } as unknown as LinkHost;
-    const link = openSession(host, (_, __, hear) => {
-      queueMicrotask(() => hear(JSON.stringify({ push: 'connected', ping_ms: 25_000, message_bytes_max: 1 << 20, expires_ms: 1 })));
+    const host = { token: async () => 't', hub: { wanted: () => [] }, counts: {}, report() {} } as unknown as LinkHost;
+    const link = openSession(host, (_, __, receive) => {
+      queueMicrotask(() => receive(JSON.stringify({ push: 'connected', ping_ms: 25_000, message_bytes_max: 1 << 20, expires_ms: 1 })));
       return {
         send(text) {
           const { id, refresh } = JSON.parse(text);
           if (!refresh) return;
           if (++refreshed > 2000) throw new Error('no pause');
-          queueMicrotask(() => hear(JSON.stringify({ id, ok: { expires_ms: 0.001 } })));
+          queueMicrotask(() => receive(JSON.stringify({ id, ok: { expires_ms: 0.001 } })));
         },
         close() {},
       };
@@ -162,7 +162,7 @@ describe('transports', () => {
     expect(refreshed).toBeLessThanOrEqual(MINUTE / 1000);
   });
 
-  test('signals of a room', async () => {
+  test('room signals are retried with backoff', async () => {
     const times: number[] = [];
     const fetch = async (): Promise<Response> => (times.push(Date.now()), busy('0'));
     new Server('http://x', 'r', { fetch: fetch as typeof globalThis.fetch }).signal('other', { bye: '' });
@@ -172,7 +172,7 @@ describe('transports', () => {
   });
 });
 
-describe('what may be tried again', () => {
+describe('retryable errors', () => {
   test.each([
     ['fetch: a network error', unreachable(Object.assign(new TypeError('fetch failed'), { cause: { code: 'ECONNREFUSED' } }), 'http://x:9/y'), 'network', true],
     ['fetch: a time limit', unreachable(new DOMException('', 'TimeoutError'), 'http://x'), 'timeout', true],
@@ -186,7 +186,7 @@ describe('what may be tried again', () => {
     expect(error).toMatchObject({ code, retryable });
   });
 
-  test.each([[500, true], [502, true], [429, true], [408, true], [404, false], [400, false], [401, false], [403, false]])('an answer %i of a proxy: %s', async (status, retryable) => {
+  test.each([[500, true], [502, true], [429, true], [408, true], [404, false], [400, false], [401, false], [403, false]])('status %i of a proxy is retryable: %s', async (status, retryable) => {
     expect(await problem(new Response('<html>', { status }))).toMatchObject({ retryable, message: `HTTP ${status}` });
   });
 

@@ -99,7 +99,7 @@ function open(options?: Partial<MachineOptions>): Bench {
   return bench;
 }
 
-test('nothing opens before it is wanted', () => {
+test('the client opens nothing before first use', () => {
   bench.pass(60_000);
   expect(bench.outputs).toEqual([]);
   bench.input({ type: 'start' });
@@ -110,7 +110,7 @@ test('nothing opens before it is wanted', () => {
 describe('racing', () => {
   const order = ['websocket', 'http-stream', 'sse'] as const;
 
-  test('the next transport starts beside one that is not open in 1.5 s; the first to open wins', () => {
+  test('the next transport starts after 1.5 s; first open wins', () => {
     bench = new Bench({ order });
     bench.input({ type: 'start' });
     bench.pass(1499);
@@ -124,7 +124,7 @@ describe('racing', () => {
     expect(bench.opens).toHaveLength(2);
   });
 
-  test('a failure starts the next one at once, and the winner leads the next attempt', () => {
+  test('a failed transport starts the next one at once', () => {
     bench = new Bench({ order });
     bench.input({ type: 'start' });
     bench.closed();
@@ -136,7 +136,7 @@ describe('racing', () => {
     expect(bench.opens).toEqual(['websocket', 'http-stream', 'http-stream']);
   });
 
-  test('the loser opening late changes nothing', () => {
+  test('a late loser changes nothing', () => {
     bench = new Bench({ order });
     bench.input({ type: 'start' });
     bench.pass(1500);
@@ -146,7 +146,7 @@ describe('racing', () => {
     expect(bench.of('active')).toEqual([{ type: 'active', link: 2 }]);
   });
 
-  test('what does not open in 10 s is given up', () => {
+  test('an attempt is given up after 10 s', () => {
     bench.input({ type: 'start' });
     bench.pass(10_000);
     expect(bench.of('abort')).toEqual([{ type: 'abort', link: 1 }]);
@@ -172,7 +172,7 @@ describe('backoff', () => {
     expect(bench.machine.pollTimeout()).toBe(0);
   });
 
-  test('the first retry after a stable connection comes within 300 ms; a short one does not reset the count', () => {
+  test('only a stable connection resets the backoff', () => {
     open({ random: () => 0.999999 });
     bench.pass(10_000);
     bench.closed();
@@ -184,14 +184,14 @@ describe('backoff', () => {
     expect(Math.round(bench.machine.pollTimeout() - bench.at)).toBe(1000);
   });
 
-  test('the server’s retryAfter wins, spread by a fifth', () => {
+  test('retryAfter of the server takes precedence', () => {
     bench.input({ type: 'start' });
     bench.closed(new MillraceError('network', 'busy', { retryAfter: 30_000 }));
     expect(bench.machine.pollTimeout()).toBe(33_000);
   });
 });
 
-test('complaint 01: a network that comes back is used at once, not after the backoff', () => {
+test('complaint 01: the client retries at once when online', () => {
   open();
   bench.pass(60_000 - 25_000 - 1);
   bench.input({ type: 'offline' });
@@ -204,7 +204,7 @@ test('complaint 01: a network that comes back is used at once, not after the bac
   expect(bench.machine.state).toMatchObject({ name: 'connecting' });
 });
 
-test('complaint 01: an attempt that hangs on the old network is not waited for', () => {
+test('complaint 01: a network change replaces a hanging attempt', () => {
   bench.input({ type: 'start' });
   bench.pass(5000);
   bench.input({ type: 'online' });
@@ -212,7 +212,7 @@ test('complaint 01: an attempt that hangs on the old network is not waited for',
   expect(bench.of('abort')).toEqual([{ type: 'abort', link: 1 }]);
 });
 
-test('complaint 01: one attempt that hangs is enough to begin anew, however young the others', () => {
+test('complaint 01: one hanging attempt restarts all attempts', () => {
   bench = new Bench({ order: ['websocket', 'http-stream'] });
   bench.input({ type: 'start' });
   bench.pass(2500);
@@ -221,7 +221,7 @@ test('complaint 01: one attempt that hangs is enough to begin anew, however youn
   expect(bench.of('abort')).toEqual([{ type: 'abort', link: 1 }, { type: 'abort', link: 2 }]);
 });
 
-test('being offline is tested, not believed: a connection that answers stays', () => {
+test('a responding connection survives an offline event', () => {
   open();
   bench.input({ type: 'offline' });
   bench.pass(1000);
@@ -230,7 +230,7 @@ test('being offline is tested, not believed: a connection that answers stays', (
   expect(bench.machine.state).toMatchObject({ name: 'open' });
 });
 
-test('complaint 02: a zombie after sleep is found within 2 s of waking', () => {
+test('complaint 02: a dead connection is detected within 2 s of waking', () => {
   open();
   bench.at += 3_600_000;
   bench.input({ type: 'visible' });
@@ -256,7 +256,7 @@ test('complaint 03: a healthy connection survives the overdue timer after sleep'
   expect(bench.machine.state).toMatchObject({ name: 'open' });
 });
 
-test('complaint 03: but a dead one is given that grace only once', () => {
+test('complaint 03: a dead connection gets that grace once', () => {
   open();
   bench.sleep(3_600_000);
   bench.sleep(600_000);
@@ -274,7 +274,7 @@ test('a silent connection is pinged, then given up after 10 s', () => {
   expect(bench.machine.state).toMatchObject({ name: 'connecting' });
 });
 
-test('complaint 07: close is final, whatever comes after it', () => {
+test('complaint 07: close is final', () => {
   open();
   bench.input({ type: 'close' });
   const { length } = bench.outputs;
@@ -287,7 +287,7 @@ test('complaint 07: close is final, whatever comes after it', () => {
 });
 
 describe('complaint 08: drain', () => {
-  test('clients move at the moment they are told, before they are cut', () => {
+  test('clients reconnect at their assigned time', () => {
     open();
     bench.input({ type: 'drain', link: 1, afterMs: 10_000 });
     bench.pass(9999);
@@ -300,7 +300,7 @@ describe('complaint 08: drain', () => {
     expect(bench.machine.state).toMatchObject({ name: 'open', resumed: true });
   });
 
-  test('hidden pages take five times as long, even if they are cut before', () => {
+  test('hidden pages wait five times as long', () => {
     open();
     bench.input({ type: 'hidden' });
     bench.input({ type: 'drain', link: 1, afterMs: 10_000 });
@@ -314,14 +314,14 @@ describe('complaint 08: drain', () => {
   });
 });
 
-describe('complaint 09: neither a silent stop nor an endless loop', () => {
-  test('the time of the next attempt and the reason are always visible', () => {
+describe('complaint 09: no silent stop, no endless loop', () => {
+  test('the state shows next attempt and cause', () => {
     bench.input({ type: 'start' });
     bench.closed();
     expect(bench.machine.state).toEqual({ name: 'connecting', attempt: 1, transport: 'websocket', retryAt: 250, cause: lost });
   });
 
-  test('giveUpAfter ends it, with the cause', () => {
+  test('giveUpAfter closes the client with the cause', () => {
     bench = new Bench({ retry: { giveUpAfter: 5000 } });
     bench.input({ type: 'start' });
     for (let n = 0; n < 50; n++) {
@@ -333,14 +333,14 @@ describe('complaint 09: neither a silent stop nor an endless loop', () => {
     expect(bench.at).toBe(5000);
   });
 
-  test('what another try cannot change ends it at once', () => {
+  test('an error that is not retryable closes at once', () => {
     open();
     const refusal = new MillraceError('protocol', '1002');
     bench.closed(refusal);
     expect(bench.machine.state).toEqual({ name: 'closed', cause: refusal });
   });
 
-  test('but one transport refused is not all transports refused', () => {
+  test('one refused transport does not close the client', () => {
     bench = new Bench({ order: ['websocket', 'poll'] });
     bench.input({ type: 'start' });
     bench.closed(new MillraceError('rejected', '404'));
@@ -358,7 +358,7 @@ test('complaint 14: wake retries now', () => {
 });
 
 describe('use', () => {
-  test('make before break: the old link carries on until the new one is open', () => {
+  test('the old link works until the new one opens', () => {
     open();
     bench.input({ type: 'use', order: ['sse'] });
     expect(bench.opens).toEqual(['websocket', 'sse']);
@@ -368,7 +368,7 @@ describe('use', () => {
     expect(bench.of('abort')).toEqual([{ type: 'abort', link: 1 }]);
   });
 
-  test('stays with what works if the new one fails', () => {
+  test('a failed switch keeps the working link', () => {
     open({ order: ['websocket', 'poll'] });
     bench.input({ type: 'use', order: ['sse'] });
     bench.closed();
@@ -379,7 +379,7 @@ describe('use', () => {
     expect(bench.opens).toEqual(['websocket', 'sse', 'websocket']);
   });
 
-  test('the old link lost meanwhile: the new one is waited for', () => {
+  test('losing the old link waits for the new one', () => {
     open();
     bench.input({ type: 'use', order: ['sse'] });
     bench.closed(lost, 1);
@@ -388,7 +388,7 @@ describe('use', () => {
     expect(bench.opens).toEqual(['websocket', 'sse']);
   });
 
-  test('keeps to the choice when it reconnects', () => {
+  test('a reconnect uses the chosen transport', () => {
     open({ order: ['websocket', 'poll'] });
     bench.input({ type: 'use', order: ['sse'] });
     bench.opened();
@@ -399,7 +399,7 @@ describe('use', () => {
   });
 });
 
-test('hidden pages pause after 10 s if they may, and come back when they are seen', () => {
+test('hidden pages pause after 10 s and resume', () => {
   open({ pauseHidden: true });
   bench.input({ type: 'hidden' });
   bench.pass(9999);
@@ -412,7 +412,7 @@ test('hidden pages pause after 10 s if they may, and come back when they are see
   expect(bench.opens).toHaveLength(2);
 });
 
-test('any inputs in any order leave at most one active link, and time always moves on', () => {
+test('random inputs leave at most one active link', () => {
   for (let seed = 1; seed <= 300; seed++) {
     let n = seed;
     const random = (): number => (n = (n * 48271) % 2147483647) / 2147483647;

@@ -30,16 +30,16 @@ export async function startMillrace(settings: readonly string[] = [], listen = '
 
 function listening(child: ChildProcess): Promise<string> {
   return new Promise((resolve, reject) => {
-    let said = '';
+    let text = '';
     const timer = setTimeout(() => fail('was not listening after 10 s'), 10_000);
     const fail = (what: string): void => {
       child.kill();
-      reject(new Error(`millrace ${what}: ${said}`));
+      reject(new Error(`millrace ${what}: ${text}`));
     };
     for (const output of [child.stdout!, child.stderr!]) {
       output.on('data', (piece) => {
-        said += piece;
-        const url = /listening on (http:\/\/\S+)/.exec(said)?.[1];
+        text += piece;
+        const url = /listening on (http:\/\/\S+)/.exec(text)?.[1];
         if (!url) return;
         clearTimeout(timer);
         resolve(url);

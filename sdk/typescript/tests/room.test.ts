@@ -1,11 +1,11 @@
 // Tests of rooms without a browser: links, mutes, and data that arrives once and in order in spite of losses.
 import { createHmac } from 'node:crypto';
 import { expect, test, vi } from 'vitest';
-import { Floor } from '../src/room/floor.js';
+import { ActiveSpeakerDetector } from '../src/room/active-speaker.js';
 import { LinkFlow, type FlowHost } from '../src/room/flow.js';
 import type { Link } from '../src/room/link.js';
 import { joinRoom, neighbours, type RoomState } from '../src/room/index.js';
-import { Held } from '../src/room/mute.js';
+import { MutedTracks } from '../src/room/muted-tracks.js';
 import { TreeFlow } from '../src/room/tree.js';
 import type { Subscription } from '../src/types.js';
 import { startMillrace } from './millrace.js';
@@ -22,18 +22,18 @@ test.each([
   [state('tree', { parents: { '2': '1', '3': '1', '4': '2' } }), '3', ['1']],
   [state('switch'), '2', ['switch']],
   [state('mixer'), '2', ['switch']],
-])('whom the state links: %#', (state, me, expected) => {
+])('neighbors by topology: %#', (state, me, expected) => {
   expect(neighbours(state, me)).toEqual(expected);
 });
 
-test('the loudest speaks after a moment, and nobody after a while of silence', () => {
-  const floor = new Floor();
+test('the loudest participant becomes the active speaker', () => {
+  const detector = new ActiveSpeakerDetector();
   let now = 0;
   /** Returns the active speaker after `ms`, and the number of changes. */
   const run = (ms: number, levels: Record<string, number>): [string | undefined, number] => {
     let changes = 0;
-    for (const end = now + ms; now < end; ) changes += Number(floor.hear(new Map(Object.entries(levels)), (now += 100)));
-    return [floor.holder, changes];
+    for (const end = now + ms; now < end; ) changes += Number(detector.update(new Map(Object.entries(levels)), (now += 100)));
+    return [detector.speaker, changes];
   };
   const [noise, speech, shout] = [0.001, 0.1, 1];
   expect(run(3_000, { a: noise, b: noise })).toEqual([undefined, 0]);
@@ -47,36 +47,36 @@ test('the loudest speaks after a moment, and nobody after a while of silence', (
   expect(run(100, { b: noise })).toEqual([undefined, 1]);
 });
 
-test('what is held is off until it is let go, and then as it was wanted last', () => {
-  const held = new Held();
+test('muted tracks return to their last setting', () => {
+  const muted = new MutedTracks();
   const track = (enabled: boolean) => ({ enabled }) as MediaStreamTrack;
   const [on, off, other] = [track(true), track(false), track(true)];
   const enabled = (): boolean[] => [on, off, other].map((one) => one.enabled);
-  held.hold([on, off]);
-  held.hold([on, off, on]);
+  muted.setMuted([on, off]);
+  muted.setMuted([on, off, on]);
   expect(enabled()).toEqual([false, false, true]);
-  expect([on, off, other].map((one) => held.has(one))).toEqual([true, true, false]);
-  held.hold([on, off, other]);
+  expect([on, off, other].map((one) => muted.has(one))).toEqual([true, true, false]);
+  muted.setMuted([on, off, other]);
   expect(enabled()).toEqual([false, false, false]);
-  held.hold([]);
+  muted.setMuted([]);
   expect(enabled(), 'as they were').toEqual([true, false, true]);
 
-  held.hold([on, off, other]);
-  held.want(on, false);
+  muted.setMuted([on, off, other]);
+  muted.setEnabled(on, false);
   // The page itself enables the track.
   off.enabled = true;
-  held.hold([on, off]);
+  muted.setMuted([on, off]);
   expect(enabled()).toEqual([false, false, true]);
-  held.hold([]);
+  muted.setMuted([]);
   expect(enabled(), 'as they are wanted').toEqual([false, true, true]);
-  held.want(on, true);
+  muted.setEnabled(on, true);
   expect(on.enabled).toBe(true);
 });
 
 /** Data of one participant, with links that a test opens, breaks and reads. */
 class Peer {
   readonly links = new Map<string, Link>();
-  readonly heard: [string, unknown][] = [];
+  readonly delivered: [string, unknown][] = [];
   readonly published: object[] = [];
   lost = 0;
   readonly flow: LinkFlow;
@@ -85,7 +85,7 @@ class Peer {
     const host: FlowHost = {
       me,
       links: this.links,
-      deliver: ({ from, data }) => this.heard.push([from, data]),
+      deliver: ({ from, data }) => this.delivered.push([from, data]),
       lost: (_, count) => (this.lost += count),
       publish: (message) => this.published.push(message),
     };
@@ -93,18 +93,18 @@ class Peer {
   }
 
   numbersOf(from: string): unknown[] {
-    return this.heard.flatMap(([sender, data]) => (sender === from ? [data] : []));
+    return this.delivered.flatMap(([sender, data]) => (sender === from ? [data] : []));
   }
 }
 
 /** Messages in flight between two peers. The test decides when they arrive, or that they are lost. */
-class Way {
+class TestPath {
   readonly #queue: (() => void)[] = [];
   readonly #ends: [Peer, Link][];
 
   constructor(one: Peer, other: Peer) {
     const end = (to: Peer, from: Peer): Link =>
-      ({ to: to.me, isOpen: true, isIdle: true, send: (message: object) => !!this.#queue.push(() => to.flow.heard(to.links.get(from.me)!, structuredClone(message) as Record<string, unknown>)) }) as Link;
+      ({ to: to.me, isOpen: true, isIdle: true, send: (message: object) => !!this.#queue.push(() => to.flow.received(to.links.get(from.me)!, structuredClone(message) as Record<string, unknown>)) }) as Link;
     this.#ends = [
       [one, end(other, one)],
       [other, end(one, other)],
@@ -113,7 +113,7 @@ class Way {
     for (const [peer, link] of this.#ends) peer.flow.opened(link);
   }
 
-  carry(count = Infinity): void {
+  deliver(count = Infinity): void {
     for (let i = 0; i < count && this.#queue.length; i++) this.#queue.shift()!();
   }
 
@@ -128,51 +128,51 @@ class Way {
 
 const upTo = (count: number): number[] => Array.from({ length: count }, (_, i) => i);
 
-test('a link that breaks with messages on the way loses none and brings none twice', () => {
+test('broken links cause no loss and no duplicates', () => {
   const [one, two] = [new Peer('1'), new Peer('2')];
   const room = state('p2p', { participants: people('1', '2') });
   for (const peer of [one, two]) peer.flow.follow(room);
   for (let round = 0; round < 10; round++) {
-    const way = new Way(one, two);
-    way.carry(round % 4);
+    const path = new TestPath(one, two);
+    path.deliver(round % 4);
     for (let i = 0; i < 10; i++) {
       one.flow.send(round * 10 + i);
       two.flow.send(round * 10 + i);
     }
-    way.carry(round);
-    way.cut();
+    path.deliver(round);
+    path.cut();
   }
-  new Way(one, two).carry();
+  new TestPath(one, two).deliver();
   expect(two.numbersOf('1')).toEqual(upTo(100));
   expect(one.numbersOf('2')).toEqual(upTo(100));
   for (const peer of [one, two]) peer.flow.end();
 });
 
-test('a hub passes on, and another hub repairs what the first took with it', () => {
+test('a new hub repairs the loss of the old one', () => {
   const peers = ['1', '2', '3', '4'].map((id) => new Peer(id));
   const [one, two, three, four] = peers as [Peer, Peer, Peer, Peer];
   const room = state('star', { hub: '1' });
   for (const peer of peers) peer.flow.follow(room);
-  const ways = [two, three, four].map((peer) => new Way(one, peer));
+  const paths = [two, three, four].map((peer) => new TestPath(one, peer));
   // A new participant starts at the same number everywhere, whatever the order of the messages.
-  for (const way of [...ways].reverse()) way.carry();
-  for (const way of ways) way.carry();
+  for (const path of [...paths].reverse()) path.deliver();
+  for (const path of paths) path.deliver();
   for (let i = 0; i < 20; i++) two.flow.send(i);
-  ways[0]!.carry();
-  ways[1]!.carry();
+  paths[0]!.deliver();
+  paths[1]!.deliver();
   // The first hub delivers only some messages to the fourth participant.
-  ways[2]!.carry(7);
-  for (const way of ways) way.cut();
+  paths[2]!.deliver(7);
+  for (const path of paths) path.cut();
   const next = state('star', { hub: '3', participants: people('2', '3', '4') });
   for (const peer of [two, three, four]) peer.flow.follow(next);
-  const others = [two, four].map((peer) => new Way(three, peer));
+  const others = [two, four].map((peer) => new TestPath(three, peer));
   for (let i = 20; i < 30; i++) two.flow.send(i);
-  for (let turn = 0; turn < 4; turn++) for (const way of others) way.carry();
+  for (let turn = 0; turn < 4; turn++) for (const path of others) path.deliver();
   for (const peer of [three, four]) expect(peer.numbersOf('2')).toEqual(upTo(30));
   for (const peer of peers) peer.flow.end();
 });
 
-test('whom no link reaches is told by the channel, and what is gone is told as lost', () => {
+test('unlinked participants receive data by the channel', () => {
   const [one, two] = [new Peer('1'), new Peer('2')];
   const room = state('mesh', { participants: people('1', '2') });
   for (const peer of [one, two]) peer.flow.follow(room);
@@ -186,13 +186,13 @@ test('whom no link reaches is told by the channel, and what is gone is told as l
   const [far, near] = [new Peer('1'), new Peer('2')];
   for (const peer of [far, near]) peer.flow.follow(room);
   for (let i = 0; i < 5000; i++) far.flow.send(i);
-  new Way(far, near).carry();
+  new TestPath(far, near).deliver();
   expect(near.lost).toBe(5000 - 4096);
   expect(near.numbersOf('1')).toEqual(upTo(5000).slice(-4096));
   for (const peer of [one, two, far, near]) peer.flow.end();
 });
 
-test.each(['switch', 'mixer'] as const)('%s: the server takes no data, so they go by the channel at once', (topology) => {
+test.each(['switch', 'mixer'] as const)('%s: data uses the channel at once', (topology) => {
   const [one, two] = [new Peer('1'), new Peer('2')];
   for (const peer of [one, two]) peer.flow.follow(state(topology, { participants: people('1', '2') }));
   one.flow.send(0);
@@ -202,10 +202,10 @@ test.each(['switch', 'mixer'] as const)('%s: the server takes no data, so they g
   for (const peer of [one, two]) peer.flow.end();
 });
 
-test('a parent that is silent is read around soon, told to the room when it is lost, and forgiven when it speaks', () => {
+test('a silent parent is bypassed and reported as lost', () => {
   vi.useFakeTimers();
   try {
-    const parent = { to: '1', isOpen: true, made: 0, heardAt: performance.now(), send: () => true };
+    const parent = { to: '1', isOpen: true, createdAt: 0, receivedAt: performance.now(), send: () => true };
     let [reads, reports] = [0, 0];
     const flow = new TreeFlow(
       {
@@ -221,31 +221,31 @@ test('a parent that is silent is read around soon, told to the room when it is l
     );
     const speak = (ms: number): void => {
       for (let passed = 0; passed < ms; passed += 250) {
-        parent.heardAt = performance.now();
+        parent.receivedAt = performance.now();
         vi.advanceTimersByTime(250);
       }
     };
     flow.follow(state('tree', { parents: { '2': '1', '3': '1', '4': '1' } }));
     speak(5_000);
-    expect([reads, reports, flow.reported()]).toEqual([0, 0, {}]);
+    expect([reads, reports, flow.reportFields()]).toEqual([0, 0, {}]);
     vi.advanceTimersByTime(2_000);
-    expect([reads, reports], 'nobody waits for it').toEqual([1, 0]);
+    expect([reads, reports], 'the channel replaces the parent').toEqual([1, 0]);
     vi.advanceTimersByTime(1_500);
-    expect([reads, reports, flow.reported()]).toEqual([1, 1, { parent_lost: '1' }]);
+    expect([reads, reports, flow.reportFields()]).toEqual([1, 1, { parent_lost: '1' }]);
     speak(500);
-    expect([reads, reports, flow.reported()]).toEqual([0, 1, {}]);
+    expect([reads, reports, flow.reportFields()]).toEqual([0, 1, {}]);
     parent.isOpen = false;
     vi.advanceTimersByTime(250);
-    expect([reads, reports], 'what is closed is lost at once').toEqual([1, 2]);
+    expect([reads, reports], 'a closed parent is lost at once').toEqual([1, 2]);
     flow.follow(state('tree', { parents: { '3': '1', '4': '1', '2': '3' } }));
-    expect([reads, reports, flow.reported()], 'there is another one').toEqual([1, 2, {}]);
+    expect([reads, reports, flow.reportFields()], 'another parent is assigned').toEqual([1, 2, {}]);
     flow.end();
   } finally {
     vi.useRealTimers();
   }
 });
 
-test('Node joins again by itself after its server was killed, as the one it was', async () => {
+test('a client rejoins after a server restart', async () => {
   const first = await startMillrace();
   const options = { retry: { min: 50, max: 200 } };
   let second: Awaited<ReturnType<typeof startMillrace>> | undefined;
@@ -275,7 +275,7 @@ test('Node joins again by itself after its server was killed, as the one it was'
   }
 });
 
-test('who may mutes somebody, the state says so until that is lifted, and others are refused', async () => {
+test('only a moderator mutes and unmutes', async () => {
   const secret = 'a secret of thirty-two bytes or more';
   const part = (value: object): string => Buffer.from(JSON.stringify(value)).toString('base64url');
   const token = (sub: string, publish: string[]): string => {
@@ -305,7 +305,7 @@ test('who may mutes somebody, the state says so until that is lifted, and others
   }
 });
 
-test('a room has a mixer only where the server has any', async () => {
+test('mixer rooms require a server with mixers', async () => {
   const [none, some] = await Promise.all([startMillrace(), startMillrace(['rooms.mixers_max=1'])]);
   try {
     await expect(joinRoom(none.url, 'hall', { topology: 'mixer' })).rejects.toMatchObject({ reason: 'bad_request' });
@@ -317,14 +317,14 @@ test('a room has a mixer only where the server has any', async () => {
   }
 });
 
-test('Node has no WebRTC: it joins, chats and sends data by channels', async () => {
+test('without WebRTC, chat and data use channels', async () => {
   const server = await startMillrace();
   try {
     const one = await joinRoom(server.url, 'kitchen', { name: 'Ann' });
     const chat: string[] = [];
     const data: unknown[] = [];
     one.on('chat', ({ text }) => chat.push(text));
-    one.on('data', (heard) => data.push(heard.data));
+    one.on('data', (message) => data.push(message.data));
     const two = await joinRoom(server.url, 'kitchen', { name: 'Bob', transports: ['long-poll'] });
     await expect.poll(() => one.state.participants.length).toBe(2);
     await two.say('hello');

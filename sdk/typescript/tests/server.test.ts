@@ -37,22 +37,22 @@ const gather = (subscription: Subscription): Event[] => {
   return got;
 };
 
-test('a WebSocket or stream has the heartbeat that was asked for', async () => {
+test('connections use the requested heartbeat', async () => {
   const heartbeat = async (transport: TransportName): Promise<void> => {
     const [usual, own] = [connect({ transports: [transport] }), connect({ transports: [transport], heartbeatMs: 5000 })];
     for (const mr of [usual, own]) await mr.subscribe(fresh()).ready;
     const began = Date.now();
     await new Promise((resolve) => setTimeout(resolve, 1000));
-    const heard = [usual, own].map((mr) => mr.stats().bytesIn);
-    await until(() => own.stats().bytesIn > heard[1]!, `a heartbeat by ${transport}`);
+    const received = [usual, own].map((mr) => mr.stats().bytesIn);
+    await until(() => own.stats().bytesIn > received[1]!, `a heartbeat by ${transport}`);
     expect(Date.now() - began, transport).toBeGreaterThan(3000);
-    expect([usual.stats().bytesIn, own.stats().reconnects], transport).toEqual([heard[0], 0]);
+    expect([usual.stats().bytesIn, own.stats().reconnects], transport).toEqual([received[0], 0]);
   };
   await Promise.all((['websocket', 'http-stream', 'sse'] as const).map(heartbeat));
 }, 15_000);
 
 describe.each(ALL)('%s', (transport) => {
-  test('receives in order what it publishes, once each', async () => {
+  test('receives each publication once and in order', async () => {
     const mr = connect({ transports: [transport] });
     const channel = fresh();
     const subscription = mr.subscribe(channel);
@@ -67,16 +67,16 @@ describe.each(ALL)('%s', (transport) => {
     expect(mr.stats()).toMatchObject({ transport, messages: 50, reconnects: 0, gaps: 0 });
   });
 
-  test('JSON, text, bytes and keys arrive as they were published', async () => {
+  test('JSON, text, bytes and keys arrive unchanged', async () => {
     const mr = connect({ transports: [transport] });
     const channel = fresh();
     const subscription = mr.subscribe(channel);
     const got = gather(subscription);
     await subscription.ready;
-    const said = [{ deep: [1, null, 'ä'] }, 'text\nof two lines', 'äöü €', new Uint8Array([0, 255, 10, 13]), null, true, 1.5];
-    for (const each of said) await mr.publish(channel, each, { key: 'k/1' });
-    await until(() => got.length === said.length, 'all');
-    expect(data(got)).toEqual(said);
+    const sent = [{ deep: [1, null, 'ä'] }, 'text\nof two lines', 'äöü €', new Uint8Array([0, 255, 10, 13]), null, true, 1.5];
+    for (const each of sent) await mr.publish(channel, each, { key: 'k/1' });
+    await until(() => got.length === sent.length, 'all');
+    expect(data(got)).toEqual(sent);
     expect(got[0]!.key).toBe('k/1');
   });
 
@@ -94,7 +94,7 @@ describe.each(ALL)('%s', (transport) => {
     expect((await mr.publish(channel, 'still here')).offset).toBe(2n);
   });
 
-  test('the limit is one of payload bytes, however they travel', async () => {
+  test('the size limit counts payload bytes', async () => {
     const mr = connect({ transports: [transport] });
     const channel = fresh();
     const subscription = mr.subscribe(channel);
@@ -112,7 +112,7 @@ describe.each(ALL)('%s', (transport) => {
     expect(mr.stats().reconnects).toBe(0);
   });
 
-  test('a gap is told where history no longer reaches', async () => {
+  test('expired history is reported as a gap', async () => {
     const mr = connect({ transports: [transport] });
     const channel = fresh('short');
     for (const n of upTo(12)) await mr.publish(channel, n);
@@ -142,7 +142,7 @@ describe.each(ALL)('%s', (transport) => {
     expect(got.map(({ replayed }) => replayed)).toEqual([true, false]);
   });
 
-  test('history, presence, and an idempotency key that publishes once', async () => {
+  test('history, presence and idempotency keys work', async () => {
     const mr = connect({ transports: [transport] });
     const channel = fresh();
     const one = await mr.publish(channel, 'a', { idempotencyKey: 'same' });
@@ -160,7 +160,7 @@ describe.each(ALL)('%s', (transport) => {
     expect(counts).toEqual([0, 1]);
   });
 
-  test('a range comes page by page, once, while publishing goes on', async () => {
+  test('a range is complete while publishing continues', async () => {
     const mr = connect({ transports: [transport] });
     const channel = fresh();
     const published = [];
@@ -204,7 +204,7 @@ describe.each(ALL)('%s', (transport) => {
   });
 });
 
-test('what its escapes make twice as large as the limit does not end the session', async () => {
+test('an oversized escaped message keeps the session open', async () => {
   const mr = connect({ transports: ['websocket'] });
   const channel = fresh();
   await expect(mr.publish(channel, '\u0001'.repeat(500_000))).rejects.toMatchObject({ code: 'rejected', reason: 'too_large' });
@@ -212,7 +212,7 @@ test('what its escapes make twice as large as the limit does not end the session
   expect(mr.stats().reconnects).toBe(0);
 });
 
-test('switching through all transports, up and down, loses nothing and doubles nothing', async () => {
+test('switching transports causes no loss, no duplicates', async () => {
   const channel = fresh();
   const mr = connect({ transports: 'auto' });
   const publisher = connect({ transports: ['websocket'] });
@@ -238,8 +238,8 @@ test('switching through all transports, up and down, loses nothing and doubles n
   expect(subscription.dropped).toBe(0);
 });
 
-describe('through a relay that cuts', () => {
-  test.each(ALL)('%s loses nothing and doubles nothing', async (transport) => {
+describe('through a proxy that cuts connections', () => {
+  test.each(ALL)('%s has no loss and no duplicates', async (transport) => {
     const relay = await startProxy(server.url);
     const mr = millrace(relay.url, { WebSocket, pollMs: 20, transports: [transport], retry: { min: 5, max: 20 } });
     clients.push(mr, { close: async () => relay.stop() });
@@ -260,7 +260,7 @@ describe('through a relay that cuts', () => {
     expect(mr.stats().gaps).toBe(0);
   });
 
-  test('a wildcard goes on with every channel where it was, also those it had not heard of', async () => {
+  test('a wildcard resumes known and new channels', async () => {
     const relay = await startProxy(server.url);
     const mr = millrace(relay.url, { WebSocket, transports: ['websocket'], retry: { min: 200, max: 200, jitter: 'none' } });
     clients.push(mr, { close: async () => relay.stop() });
@@ -283,7 +283,7 @@ describe('through a relay that cuts', () => {
   });
 });
 
-test('a server that drains is left before it goes, and found again', async () => {
+test('the client leaves a draining server and returns', async () => {
   const own = await startMillrace(['drain.window=300ms']);
   const mr = millrace(own.url, { WebSocket, transports: ['websocket'], retry: { max: 100 } });
   clients.push(mr);
@@ -296,7 +296,7 @@ test('a server that drains is left before it goes, and found again', async () =>
   expect(mr.state.name).not.toBe('closed');
 });
 
-test('Node 20 without a WebSocket goes on over HTTP streaming', async () => {
+test('Node 20 without WebSocket uses HTTP streaming', async () => {
   if (globalThis.WebSocket) return expect(process.versions.node.split('.')[0]).not.toBe('20');
   const mr = millrace(server.url);
   clients.push(mr);
@@ -304,7 +304,7 @@ test('Node 20 without a WebSocket goes on over HTTP streaming', async () => {
   expect(mr.state).toMatchObject({ transport: 'http-stream' });
 });
 
-describe('a server that asks for tokens', () => {
+describe('a server that requires tokens', () => {
   const secret = 'a secret of thirty-two bytes or more';
   const part = (value: object): string => Buffer.from(JSON.stringify(value)).toString('base64url');
   /** Returns a token that is valid for this many seconds. */
@@ -320,7 +320,7 @@ describe('a server that asks for tokens', () => {
   });
   afterAll(() => asking?.stop());
 
-  test.each(ALL)('%s shows its token, and gets a new one before or when it ends', async (transport) => {
+  test.each(ALL)('%s renews its token before it expires', async (transport) => {
     const reasons: string[] = [];
     const token = ({ reason }: { reason: string }): string => (reasons.push(reason), sign(reasons.length > 1 ? 60 : 4));
     const mr = millrace(asking.url, { WebSocket, pollMs: 20, transports: [transport], retry: { min: 10 }, token });
@@ -339,7 +339,7 @@ describe('a server that asks for tokens', () => {
   }, 30_000);
 
   // WebSocket is excluded: a browser cannot distinguish a refused handshake from a network error.
-  test.each(ALL.slice(1))('%s without a token is refused', async (transport) => {
+  test.each(ALL.slice(1))('%s is refused without a token', async (transport) => {
     const mr = millrace(asking.url, { WebSocket, pollMs: 20, transports: [transport] });
     clients.push(mr);
     mr.subscribe(fresh());

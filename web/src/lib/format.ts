@@ -33,6 +33,9 @@ export function bytes(value: number | undefined): string {
   return `${tenth.format(value / 1e6)} MB`;
 }
 
+/** Returns the message of a thrown value, without a full stop, to be part of a sentence. */
+export const reasonOf = (thrown: unknown): string => (thrown instanceof Error ? thrown.message : String(thrown)).replace(/[.]$/, '');
+
 /** Formats the local time of day with milliseconds. */
 export function clock(ms: number): string {
   const d = new Date(ms);

@@ -10,7 +10,7 @@ export interface Info {
 
 export async function fetchInfo(signal: AbortSignal): Promise<Info> {
   const response = await fetch('/v1/info', { signal, cache: 'no-store' });
-  if (!response.ok) throw new Error(`/v1/info answers ${response.status}`);
+  if (!response.ok) throw new Error(`/v1/info returned status ${response.status}`);
   return (await response.json()) as Info;
 }
 
@@ -20,7 +20,7 @@ const ANY = /^(0\.0\.0\.0|\[::\])$/;
 /** Returns why other devices cannot open this server, as a sentence; an empty string if they can. */
 export function unreachable(listen: readonly string[], page: Location): string {
   if (reachable(listen, page).length > 0) return '';
-  return isEverywhere(listen) ? 'This machine has no address in a network: connect it to one, then load this page again.' : 'This server listens on this machine only.';
+  return isEverywhere(listen) ? 'This machine has no network address. Connect it to a network, then reload this page.' : 'This server accepts connections from this machine only.';
 }
 
 /**

@@ -45,7 +45,7 @@ impl Way {
             Self::Polling => "polling",
             Self::LongPolling => "long polling",
             Self::Sse => "SSE",
-            Self::Stream => "NDJSON",
+            Self::Stream => "HTTP streaming",
             Self::Session => "WebSocket session",
             Self::Bare => "WebSocket, bare",
         }

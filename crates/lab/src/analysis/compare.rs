@@ -193,7 +193,7 @@ pub fn compare(a: &Recording, b: &Recording, options: &Options) -> Outcome {
     forbidden.dedup();
     if !forbidden.is_empty() {
         outcome.sentence = format!(
-            "refused: A and B differ in {}, so that a difference would say nothing about the servers; if that is meant: --despite {}",
+            "refused: A and B differ in {}, so a difference would not describe the servers; to compare anyway: --despite {}",
             forbidden.join(" and "),
             forbidden.join(",")
         );

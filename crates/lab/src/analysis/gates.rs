@@ -41,12 +41,12 @@ const fn measured(
 }
 
 const MEASURED: [Measured; 6] = [
-    measured("generator_lateness", "generator late to publish (p99)", "generator_bound", (1e-3, "ms"), lateness),
+    measured("generator_lateness", "lateness of the generator (p99)", "generator_bound", (1e-3, "ms"), lateness),
     measured("generator_cpu", "CPU of the generator", "generator_bound", (100.0, "% of its CPUs"), generator_cpu),
     measured("steal", "CPU taken by the hypervisor", "steal", (100.0, "%"), steal),
     measured("others", "CPU of other processes", "others", (1.0, "cores"), others),
-    measured("pressure", "time in which something waited for a CPU", "pressure", (100.0, "%"), pressure),
-    measured("corrupt", "messages that nobody published", "corrupt", (1.0, ""), corrupt),
+    measured("pressure", "time in which a process waited for a CPU", "pressure", (100.0, "%"), pressure),
+    measured("corrupt", "messages that no publisher sent", "corrupt", (1.0, ""), corrupt),
 ];
 
 fn lateness(run: &Run) -> Option<Seen> {
@@ -118,7 +118,7 @@ pub(super) fn gates(runs: &[&Run]) -> Vec<Gate> {
             runs_failed: against.map_or(0, |(runs, _)| *runs),
             note: match against {
                 Some((_, detail)) => Some((*detail).to_owned()),
-                None => (above > 0).then(|| format!("above the limit in {above} runs, which counts for nothing here")),
+                None => (above > 0).then(|| format!("above the limit in {above} runs (ignored in this mode)")),
             },
         });
     }

@@ -143,7 +143,7 @@ impl fmt::Display for Finding {
             Gate::OthersBefore => ("CPU of other processes before the run", 1.0, "cores"),
             Gate::Steal => ("CPU taken by the hypervisor", 100.0, "%"),
             Gate::Others => ("CPU of other processes", 1.0, "cores"),
-            Gate::Lateness => ("p99 of how late the generator was", 1000.0, "ms"),
+            Gate::Lateness => ("lateness of the generator (p99)", 1000.0, "ms"),
             Gate::GeneratorCpu => ("CPU of the generator's busiest thread", 100.0, "% of a core"),
         };
         match self.value {
@@ -214,6 +214,6 @@ mod tests {
         assert_eq!(findings[0].to_string(), "FAILED  CPU taken by the hypervisor: 2.00 %, at most 1.00");
         let others = "FAILED  CPU of other processes: 0.43 cores, at most 0.10: busiest was cargo (4711) with 0.98";
         assert_eq!(findings[1].to_string(), others);
-        assert_eq!(findings[2].to_string(), "passed  p99 of how late the generator was: 0.90 ms, at most 1.00");
+        assert_eq!(findings[2].to_string(), "passed  lateness of the generator (p99): 0.90 ms, at most 1.00");
     }
 }

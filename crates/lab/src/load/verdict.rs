@@ -21,7 +21,7 @@ pub fn findings(plan: &Plan, phases: &[Phase], waited_share: f64, trouble: Optio
     };
     let sum = |pick: fn(&Phase) -> u64| phases.iter().map(pick).sum::<u64>();
     let with_trouble = |text: String| match trouble {
-        Some(trouble) => format!("{text}; the first time: {trouble}"),
+        Some(trouble) => format!("{text}; first error: {trouble}"),
         None => text,
     };
     let Some(test) = phases.iter().find(|phase| phase.name == PhaseName::Test) else { return findings };
@@ -34,22 +34,22 @@ pub fn findings(plan: &Plan, phases: &[Phase], waited_share: f64, trouble: Optio
         );
     }
     if waited_share > WAITED_SHARE {
-        find("crowded", format!("the generator waited {:.0} % of the time for a CPU", waited_share * 100.0), false);
+        find("crowded", format!("the generator waited for a CPU for {:.0} % of the time", waited_share * 100.0), false);
     }
     for (code, count, what, invalidates) in [
-        ("lost", counts.lost, "deliveries were sent and never came", false),
-        ("duplicated", counts.duplicated, "deliveries came again", false),
-        ("reordered", counts.reordered, "deliveries came behind later ones", false),
-        ("corrupt", sum(|phase| phase.counts.corrupt), "messages were not what anybody published", true),
+        ("lost", counts.lost, "sent deliveries did not arrive", false),
+        ("duplicated", counts.duplicated, "deliveries were duplicates", false),
+        ("reordered", counts.reordered, "deliveries arrived out of order", false),
+        ("corrupt", sum(|phase| phase.counts.corrupt), "messages differ from every publication", true),
         ("refused", counts.refused, "publications were refused", false),
         (
             "not_sent",
             counts.scheduled - counts.sent.min(counts.scheduled),
-            "publications were due and not taken",
+            "scheduled publications were not accepted",
             false,
         ),
         ("overflow", test.latency_us.overflow(), "deliveries took more than 60 s", false),
-        ("gaps", counts.gaps, "times a receiver was told that something is missing", false),
+        ("gaps", counts.gaps, "gaps were reported to receivers", false),
     ] {
         if count > 0 {
             find(code, format!("{count} {what}"), invalidates);
@@ -57,7 +57,7 @@ pub fn findings(plan: &Plan, phases: &[Phase], waited_share: f64, trouble: Optio
     }
     let broken = sum(|phase| phase.counts.broken);
     if broken > 0 {
-        find("broken", with_trouble(format!("{broken} connections broke")), false);
+        find("broken", with_trouble(format!("{broken} connections were lost")), false);
     }
     if counts.scheduled > 0 && counts.delivered == 0 {
         find("nothing", with_trouble("nothing was delivered".into()), true);

@@ -9,12 +9,12 @@ import type { Data, RoomState } from './types.js';
 import { isByServer, neighbours } from './topology.js';
 
 /** Limits of the buffer for links that break: messages, and characters of these. */
-const KEPT_MAX = 4096;
-const KEPT_CHARACTERS_MAX = 8 << 20;
+const BUFFER_MAX = 4096;
+const BUFFER_CHARACTERS_MAX = 8 << 20;
 /** Maximum number of messages of one sender that wait for an earlier one. */
 const AHEAD_MAX = 4096;
 /** Time without a link after which a participant is reached by the channel, ms. */
-const PATIENCE = 5_000;
+const LINK_TIMEOUT = 5_000;
 /** A receiver sends an acknowledgment after this many messages, or after this time, ms. */
 const ACK_EVERY = 64;
 const ACK_AFTER = 250;
@@ -42,7 +42,7 @@ export interface Flow {
   follow(state: RoomState): void;
   opened(link: Link): void;
   closed(link: Link): void;
-  heard(link: Link, message: Record<string, unknown>): void;
+  received(link: Link, message: Record<string, unknown>): void;
   /** Receives a message from the channel. */
   read(data: unknown, position: string): void;
   /** Reports that no link will ever reach this participant. */
@@ -50,7 +50,7 @@ export interface Flow {
   /** Called once a second. */
   tick(): void;
   /** Fields to add to the report to the server. */
-  reported?(): object;
+  reportFields?(): object;
   end(): void;
 }
 
@@ -59,10 +59,10 @@ export class LinkFlow implements Flow {
   #state!: RoomState;
   #seq = 0;
   /** Last sequence number delivered from each sender. */
-  readonly #have = new Map<string, number>();
+  readonly #delivered = new Map<string, number>();
   readonly #ahead = new Map<string, Map<number, unknown>>();
-  readonly #kept: Message[] = [];
-  #keptCharacters = 0;
+  readonly #buffer: Message[] = [];
+  #bufferCharacters = 0;
   /** Own sequence number when a participant was first seen. It receives the messages after that number. */
   readonly #base = new Map<string, number>();
   /** Last own sequence number that each participant has acknowledged. */
@@ -84,25 +84,25 @@ export class LinkFlow implements Flow {
 
   send(data: unknown): void {
     const message = { from: this.#host.me, seq: ++this.#seq, data };
-    this.#keep(message);
+    this.#store(message);
     for (const link of this.#greeted) this.#write(link, message);
     if (this.#byChannel) this.#host.publish(message);
   }
 
   follow(state: RoomState): void {
     this.#state = state;
-    const there = new Set(state.participants.map(({ id }) => id));
-    for (const id of there) if (id !== this.#host.me && !this.#base.has(id)) this.#base.set(id, this.#seq);
-    for (const map of [this.#base, this.#acked, this.#missing]) for (const id of map.keys()) if (!there.has(id)) map.delete(id);
+    const present = new Set(state.participants.map(({ id }) => id));
+    for (const id of present) if (id !== this.#host.me && !this.#base.has(id)) this.#base.set(id, this.#seq);
+    for (const map of [this.#base, this.#acked, this.#missing]) for (const id of map.keys()) if (!present.has(id)) map.delete(id);
     this.tick();
   }
 
-  opened(link: Link, again?: true): void {
+  opened(link: Link, restart?: true): void {
     const start: Numbers = { [this.#host.me]: this.#base.get(link.to) ?? this.#seq };
     // A hub forwards the messages of all senders.
-    if (this.#isHub) for (const [from, seq] of this.#have) if (from !== link.to) start[from] = seq;
+    if (this.#isHub) for (const [from, seq] of this.#delivered) if (from !== link.to) start[from] = seq;
     this.#starts.set(link, start);
-    link.send({ hello: Object.fromEntries(this.#have), start, again });
+    link.send({ hello: Object.fromEntries(this.#delivered), start, again: restart });
   }
 
   closed(link: Link): void {
@@ -113,7 +113,7 @@ export class LinkFlow implements Flow {
     this.#unacked.delete(link);
   }
 
-  heard(link: Link, { hello, start, again, ack, lost, from, seq, data }: Record<string, unknown>): void {
+  received(link: Link, { hello, start, again, ack, lost, from, seq, data }: Record<string, unknown>): void {
     if (hello) {
       if (again) this.opened(link);
       this.#greet(link, numbers(hello), numbers(start));
@@ -122,7 +122,7 @@ export class LinkFlow implements Flow {
     if (ack !== undefined) this.#acked.set(link.to, Math.max(Number(ack), this.#acked.get(link.to) ?? 0));
     else if (lost) for (const [from, seq] of Object.entries(numbers(lost))) this.#skip(from, seq);
     else if (typeof from === 'string' && Number.isSafeInteger(seq)) {
-      this.#take(from, seq as number, data);
+      this.#accept(from, seq as number, data);
       if (from === link.to) this.#ackLater(link);
     }
   }
@@ -130,8 +130,8 @@ export class LinkFlow implements Flow {
   read(message: unknown): void {
     const { from, seq, data } = (message ?? {}) as Record<string, unknown>;
     if (typeof from !== 'string' || !Number.isSafeInteger(seq) || from === this.#host.me) return;
-    if (!this.#have.has(from)) this.#have.set(from, (seq as number) - 1);
-    this.#take(from, seq as number, data);
+    if (!this.#delivered.has(from)) this.#delivered.set(from, (seq as number) - 1);
+    this.#accept(from, seq as number, data);
   }
 
   unreachable(id: string): void {
@@ -163,12 +163,12 @@ export class LinkFlow implements Flow {
         continue;
       }
       if (!this.#missing.has(id)) this.#missing.set(id, now);
-      byChannel ||= byServer || this.#unreachable.has(id) || now - this.#missing.get(id)! > PATIENCE;
+      byChannel ||= byServer || this.#unreachable.has(id) || now - this.#missing.get(id)! > LINK_TIMEOUT;
     }
     if (byChannel && !this.#byChannel) {
       const of = this.#state.topology === 'star' ? others : [...this.#missing.keys()];
       const had = Math.min(...of.map((id) => this.#acked.get(id) ?? this.#base.get(id) ?? this.#seq));
-      for (const message of this.#kept) if (message.from === me && message.seq > had) this.#host.publish(wire(message));
+      for (const message of this.#buffer) if (message.from === me && message.seq > had) this.#host.publish(wire(message));
     }
     this.#byChannel = byChannel;
   }
@@ -193,12 +193,12 @@ export class LinkFlow implements Flow {
    */
   #begin(start: Numbers): void {
     for (const [from, seq] of Object.entries(start)) {
-      if (from === this.#host.me || this.#have.has(from)) continue;
-      this.#have.set(from, seq);
+      if (from === this.#host.me || this.#delivered.has(from)) continue;
+      this.#delivered.set(from, seq);
       if (this.#isHub) {
-        for (const [link, told] of this.#starts) {
-          if (link.to === from || from in told) continue;
-          told[from] = seq;
+        for (const [link, sent] of this.#starts) {
+          if (link.to === from || from in sent) continue;
+          sent[from] = seq;
           link.send({ start: { [from]: seq } });
         }
       }
@@ -208,26 +208,26 @@ export class LinkFlow implements Flow {
 
   #greet(link: Link, have: Numbers, start: Numbers): void {
     this.#begin(start);
-    const told = this.#starts.get(link) ?? {};
-    const spokenFor = this.#state.topology === 'star' ? undefined : this.#host.me;
+    const sent = this.#starts.get(link) ?? {};
+    const onlyFrom = this.#state.topology === 'star' ? undefined : this.#host.me;
     const lost: Numbers = {};
     const first = new Map<string, number>();
-    for (const { from, seq } of this.#kept) if (!first.has(from)) first.set(from, seq);
+    for (const { from, seq } of this.#buffer) if (!first.has(from)) first.set(from, seq);
     for (const [from, seq] of first) {
-      const had = have[from] ?? told[from];
-      if (had !== undefined && had < seq - 1 && (!spokenFor || spokenFor === from)) lost[from] = seq - 1;
+      const had = have[from] ?? sent[from];
+      if (had !== undefined && had < seq - 1 && (!onlyFrom || onlyFrom === from)) lost[from] = seq - 1;
     }
     if (Object.keys(lost).length) link.send({ lost });
-    for (const message of this.#kept) {
+    for (const message of this.#buffer) {
       const { from, seq } = message;
-      const had = have[from] ?? told[from];
-      if (had !== undefined && seq > had && from !== link.to && (!spokenFor || spokenFor === from)) this.#write(link, wire(message));
+      const had = have[from] ?? sent[from];
+      if (had !== undefined && seq > had && from !== link.to && (!onlyFrom || onlyFrom === from)) this.#write(link, wire(message));
     }
     if (!this.#stalled.has(link)) this.#greeted.add(link);
   }
 
-  #take(from: string, seq: number, data: unknown): void {
-    if (from === this.#host.me || seq <= (this.#have.get(from) ?? -1)) return;
+  #accept(from: string, seq: number, data: unknown): void {
+    if (from === this.#host.me || seq <= (this.#delivered.get(from) ?? -1)) return;
     let ahead = this.#ahead.get(from);
     if (!ahead) this.#ahead.set(from, (ahead = new Map()));
     ahead.set(seq, data);
@@ -236,32 +236,32 @@ export class LinkFlow implements Flow {
   }
 
   #skip(from: string, seq: number): void {
-    const have = this.#have.get(from);
+    const have = this.#delivered.get(from);
     if (have === undefined || have >= seq) return;
-    this.#have.set(from, seq);
+    this.#delivered.set(from, seq);
     this.#host.lost(from, seq - have);
     this.#drain(from);
   }
 
   #drain(from: string): void {
     const ahead = this.#ahead.get(from);
-    if (!ahead || !this.#have.has(from)) return;
-    for (let seq = this.#have.get(from)! + 1; ahead.has(seq); seq++) {
+    if (!ahead || !this.#delivered.has(from)) return;
+    for (let seq = this.#delivered.get(from)! + 1; ahead.has(seq); seq++) {
       const message = { from, seq, data: ahead.get(seq) };
       ahead.delete(seq);
-      this.#have.set(from, seq);
-      if (this.#state.topology === 'star') this.#keep(message);
+      this.#delivered.set(from, seq);
+      if (this.#state.topology === 'star') this.#store(message);
       if (this.#isHub) for (const link of this.#greeted) if (link.to !== from) this.#write(link, message);
       this.#host.deliver({ from, data: message.data });
     }
     if (!ahead.size) this.#ahead.delete(from);
   }
 
-  #keep(message: Omit<Message, 'size'>): void {
+  #store(message: Omit<Message, 'size'>): void {
     const size = JSON.stringify(message.data)?.length ?? 0;
-    this.#kept.push({ ...message, size });
-    this.#keptCharacters += size;
-    while (this.#kept.length > KEPT_MAX || (this.#keptCharacters > KEPT_CHARACTERS_MAX && this.#kept.length > 1)) this.#keptCharacters -= this.#kept.shift()!.size;
+    this.#buffer.push({ ...message, size });
+    this.#bufferCharacters += size;
+    while (this.#buffer.length > BUFFER_MAX || (this.#bufferCharacters > BUFFER_CHARACTERS_MAX && this.#buffer.length > 1)) this.#bufferCharacters -= this.#buffer.shift()!.size;
   }
 
   #ackLater(link: Link): void {
@@ -270,7 +270,7 @@ export class LinkFlow implements Flow {
     const ack = (): void => {
       clearTimeout(owed.timer);
       this.#unacked.delete(link);
-      link.send({ ack: this.#have.get(link.to) });
+      link.send({ ack: this.#delivered.get(link.to) });
     };
     owed.timer ??= setTimeout(ack, ACK_AFTER);
     if (++owed.count >= ACK_EVERY) ack();

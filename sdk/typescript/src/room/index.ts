@@ -12,16 +12,16 @@ import { toError, type MillraceError } from '../errors.js';
 import { millrace } from '../index.js';
 import { call, sleep } from '../listen.js';
 import type { Client, Event, Subscription } from '../types.js';
-import { Floor } from './floor.js';
+import { ActiveSpeakerDetector } from './active-speaker.js';
 import { LinkFlow, type Flow } from './flow.js';
 import { Link, type LinkHost, type Sent } from './link.js';
-import { Held, isMuted } from './mute.js';
+import { MutedTracks, isMuted } from './muted-tracks.js';
 import { Meter } from './quality.js';
 import { Server, type Joined, type Signal } from './server.js';
-import { Shown } from './shown.js';
+import { DisplayedTracks } from './displayed-tracks.js';
 import { MIX, neighbours, SWITCH } from './topology.js';
 import { TreeFlow } from './tree.js';
-import { DataWay } from './way.js';
+import { DataPath } from './data-path.js';
 import type { JoinOptions, Participant, Quality, Room, RoomEvents, RoomState, Topology } from './types.js';
 
 export { isByServer, MIX, neighbours } from './topology.js';
@@ -46,7 +46,7 @@ const REJOIN_MIN = 250;
 const REJOIN_MAX = 10_000;
 const SETTLED = 10_000;
 /** Delay before the replacement of a connection to the SFU that ended soon after it was created, ms. */
-const AGAIN = 3_000;
+const RECONNECT_AFTER = 3_000;
 /** Maximum number of messages queued while the participant rejoins. */
 const UNSENT_MAX = 1024;
 /** Interval of checks for the active speaker, ms. */
@@ -78,9 +78,9 @@ class Participation implements Room {
   readonly #meters = { asked: new Map<Link, Meter>(), reported: new Map<Link, Meter>() };
   readonly #early = new Map<string, Signal[]>();
   readonly #listeners = new Map<keyof RoomEvents, Set<(value: any) => void>>();
-  readonly #shown = new Shown((seen) => {
-    this.#emit('track', seen);
-    this.#giveUpOld();
+  readonly #displayed = new DisplayedTracks((track) => {
+    this.#emit('track', track);
+    this.#closeOldLinks();
   });
   readonly #over = new AbortController();
   readonly #subscriptions = new Set<Subscription>();
@@ -89,12 +89,12 @@ class Participation implements Room {
   readonly #received = new Map<Link, Sent[]>();
   #stream: MediaStream | undefined;
   #muted = false;
-  readonly #held = new Held();
+  readonly #mutedTracks = new MutedTracks();
   #calls = 0;
   #callsFailed = 0;
   #ended = false;
-  readonly #floor = new Floor();
-  #listens: ReturnType<typeof setInterval> | undefined;
+  readonly #activeSpeaker = new ActiveSpeakerDetector();
+  #speakerTimer: ReturnType<typeof setInterval> | undefined;
   /**
    * State of the current membership, replaced by a rejoin: the server with its credentials, the permissions, the
    * relays, and the data path.
@@ -103,7 +103,7 @@ class Participation implements Room {
   #moderates: Joined['moderates'];
   #rtc!: RTCConfiguration;
   #flow!: Flow;
-  #way!: DataWay;
+  #dataPath!: DataPath;
   #rejoinedAt = -SETTLED;
   /** Messages sent while the participant rejoins; undefined otherwise. */
   #unsent: unknown[] | undefined;
@@ -122,8 +122,8 @@ class Participation implements Room {
     // Participants that are already present are reported after the page had time to add listeners.
     queueMicrotask(() => {
       if (this.#ended) return;
-      this.#read('chat', joined.positions[this.#channel('chat')]!, ({ data, position }) => this.#hear(data, position));
-      this.#listen(joined);
+      this.#read('chat', joined.positions[this.#channel('chat')]!, ({ data, position }) => this.#receiveChat(data, position));
+      this.#subscribe(joined);
     });
     this.#timers.push(
       setInterval(() => void this.#report(), REPORT_EVERY),
@@ -146,32 +146,32 @@ class Participation implements Room {
     const channel = this.#channel('data');
     const read = (after: string, fn: (message: unknown, position: string) => void): Subscription => this.#read('data', after, ({ data, position }) => fn(data, position));
     const publish = async (message: object): Promise<void> => void (await this.#client.publish(channel, message));
-    this.#way = new DataWay({ url: this.#url ?? this.#options.url ?? '', token: this.#options.token, channel, read, publish }, positions[channel]!);
+    this.#dataPath = new DataPath({ url: this.#url ?? this.#options.url ?? '', token: this.#options.token, channel, read, publish }, positions[channel]!);
     const host = {
       me: participant,
       links: this.#links,
       deliver: (data: RoomEvents['data']) => this.#emit('data', data),
       lost: (from: string, count: number) => this.#emit('gap', { from, count }),
-      publish: (message: object) => void this.#way.publish(message).catch((thrown: unknown) => this.#end(toError(thrown))),
+      publish: (message: object) => void this.#dataPath.publish(message).catch((thrown: unknown) => this.#end(toError(thrown))),
       read,
       report: () => void this.#report(),
     };
     this.#flow = state.topology === 'tree' ? new TreeFlow(host, positions[channel]!) : new LinkFlow(host);
   }
 
-  #listen({ participant, state, positions }: Joined): void {
+  #subscribe({ participant, state, positions }: Joined): void {
     const read = (what: string, fn: (event: Event) => void): unknown => this.#read(what, positions[this.#channel(what)]!, fn);
     this.#follow(state);
     read('state', ({ data }) => this.#follow(data as RoomState));
-    read(`inbox/${participant}`, ({ data }) => this.#take(data as Signal & { from: string }));
-    if (state.topology !== 'tree') this.#way.read((data, position) => this.#flow.read(data, position));
+    read(`inbox/${participant}`, ({ data }) => this.#handleSignal(data as Signal & { from: string }));
+    if (state.topology !== 'tree') this.#dataPath.read((data, position) => this.#flow.read(data, position));
   }
 
   on<E extends keyof RoomEvents>(event: E, fn: (value: RoomEvents[E]) => void): () => void {
     let listeners = this.#listeners.get(event);
     if (!listeners) this.#listeners.set(event, (listeners = new Set()));
     listeners.add(fn);
-    if (event === 'speaker' && !this.#ended) this.#listens ??= setInterval(() => this.#whoSpeaks(), LISTEN_EVERY);
+    if (event === 'speaker' && !this.#ended) this.#speakerTimer ??= setInterval(() => this.#detectSpeaker(), LISTEN_EVERY);
     return () => void listeners.delete(fn);
   }
 
@@ -194,19 +194,19 @@ class Participation implements Room {
     const old = this.#stream;
     this.#stream = stream;
     // The old stream is released when it is no longer sent.
-    this.#obey(old);
-    await this.#spread();
-    this.#obey();
+    this.#applyMutes(old);
+    await this.#updateTracks();
+    this.#applyMutes();
   }
 
   setMuted(muted: boolean): void {
     this.#muted = muted;
-    for (const track of this.#stream?.getAudioTracks() ?? []) this.#held.want(track, !muted);
+    for (const track of this.#stream?.getAudioTracks() ?? []) this.#mutedTracks.setEnabled(track, !muted);
     void this.#report();
   }
 
-  async mute(id: string, what: { readonly audio?: boolean; readonly video?: boolean }): Promise<void> {
-    await this.#server.mute(id, what).catch((thrown: unknown) => {
+  async mute(id: string, media: { readonly audio?: boolean; readonly video?: boolean }): Promise<void> {
+    await this.#server.mute(id, media).catch((thrown: unknown) => {
       throw toError(thrown);
     });
   }
@@ -240,8 +240,8 @@ class Participation implements Room {
     this.#listeners.get(event)?.forEach((fn) => call(fn, value));
   }
 
-  #hear(said: unknown, position: string): void {
-    const { from, text } = (said ?? {}) as Record<string, unknown>;
+  #receiveChat(message: unknown, position: string): void {
+    const { from, text } = (message ?? {}) as Record<string, unknown>;
     if (typeof text === 'string') this.#emit('chat', { from: String(from ?? ''), text, position });
   }
 
@@ -249,64 +249,64 @@ class Participation implements Room {
   #follow(state: RoomState): void {
     if (this.#ended || state.version < this.state.version) return;
     const { participants: before, topology: was, hub } = this.state;
-    const there = new Set(state.participants.map(({ id }) => id));
-    if (!there.has(this.id)) return void this.#rejoin(toError('the server takes this participant for gone', 'rejected'));
+    const present = new Set(state.participants.map(({ id }) => id));
+    if (!present.has(this.id)) return void this.#rejoin(toError('the server has removed this participant', 'rejected'));
     this.state = state;
-    this.#obey();
+    this.#applyMutes();
     const known = new Set(before.map(({ id }) => id));
-    for (const id of this.#early.keys()) if (!there.has(id) && id !== SWITCH) this.#early.delete(id);
-    for (const [id, link] of this.#links) if (!there.has(id) && id !== SWITCH) this.#drop(link);
+    for (const id of this.#early.keys()) if (!present.has(id) && id !== SWITCH) this.#early.delete(id);
+    for (const [id, link] of this.#links) if (!present.has(id) && id !== SWITCH) this.#removeLink(link);
     this.#flow.follow(state);
     this.#emit('state', state);
     for (const one of before) {
-      if (there.has(one.id)) continue;
-      this.#shown.forget(one.id);
+      if (present.has(one.id)) continue;
+      this.#displayed.removeParticipant(one.id);
       this.#emit('left', one);
     }
     for (const one of state.participants as Participant[]) if (!known.has(one.id) && one.id !== this.id) this.#emit('participant', one);
-    if (typeof RTCPeerConnection === 'undefined') return there.forEach((id) => id === this.id || this.#flow.unreachable(id));
-    for (const id of neighbours(state, this.id)) if (!this.#links.has(id)) this.#make(id);
-    void this.#spread();
+    if (typeof RTCPeerConnection === 'undefined') return present.forEach((id) => id === this.id || this.#flow.unreachable(id));
+    for (const id of neighbours(state, this.id)) if (!this.#links.has(id)) this.#createLink(id);
+    void this.#updateTracks();
     if (before.length && (state.topology !== was || state.hub !== hub)) this.#changedAt = state.version;
     clearTimeout(this.#overlap);
-    this.#overlap = setTimeout(() => this.#giveUpOld(true), OVERLAP);
-    this.#giveUpOld();
+    this.#overlap = setTimeout(() => this.#closeOldLinks(true), OVERLAP);
+    this.#closeOldLinks();
   }
 
   /**
    * Closes the links that the state no longer contains, once the new links show all participants, here and at the other
    * participants, which report this with `moved`. With `now`, closes them in any case.
    */
-  #giveUpOld(now?: true): void {
+  #closeOldLinks(now?: true): void {
     const wanted = neighbours(this.state, this.id);
     const links = [...this.#links.values()];
     const old = links.filter(({ to }) => !wanted.includes(to));
     const others = links.filter(({ to, isConnected }) => to !== SWITCH && isConnected);
-    const isShown = (link: Link): boolean => !!this.#received.get(link)?.some(({ owner }) => this.#shown.by(owner) === link);
+    const isShown = (link: Link): boolean => !!this.#received.get(link)?.some(({ owner }) => this.#displayed.linkOf(owner) === link);
     const hasMoved = wanted.every((id) => this.#links.get(id)?.isConnected) && !old.some(isShown);
-    if (hasMoved) for (const link of others) link.tellMoved(this.state.version);
-    if (now || (hasMoved && others.every(({ moved }) => moved >= this.#changedAt))) old.forEach((link) => this.#drop(link));
+    if (hasMoved) for (const link of others) link.reportMoved(this.state.version);
+    if (now || (hasMoved && others.every(({ moved }) => moved >= this.#changedAt))) old.forEach((link) => this.#removeLink(link));
   }
 
-  #make(to: string): Link {
+  #createLink(to: string): Link {
     const polite = to < this.id;
     const host: LinkHost = {
       rtc: this.#rtc,
       signal: (to, signal) => this.#server.signal(to, signal),
       opened: (link) => {
-        if (to === SWITCH) this.#way.take(link.pc);
+        if (to === SWITCH) this.#dataPath.openSession(link.pc);
         else this.#flow.opened(link);
-        this.#giveUpOld();
+        this.#closeOldLinks();
       },
-      heard: (link, message) => this.#flow.heard(link, message),
-      moved: () => this.#giveUpOld(),
-      track: (link, owner, track, stream) => this.#seen(link, owner, track, stream),
+      received: (link, message) => this.#flow.received(link, message),
+      moved: () => this.#closeOldLinks(),
+      track: (link, owner, track, stream) => this.#trackReceived(link, owner, track, stream),
       changed: (link) => {
         this.#emit('link', { to: link.to, state: link.pc.connectionState });
-        this.#giveUpOld();
+        this.#closeOldLinks();
       },
       failed: (link) => {
-        if (!polite && this.#links.get(link.to) === link) this.#renew(link.to);
+        if (!polite && this.#links.get(link.to) === link) this.#replaceLink(link.to);
       },
     };
     const link = new Link(host, to, polite);
@@ -317,28 +317,28 @@ class Participation implements Room {
     const early = this.#early.get(to);
     this.#early.delete(to);
     void link.setTracks(this.#tracksFor(link));
-    early?.forEach((signal) => link.isOther(signal.link) || link.take(signal));
+    early?.forEach((signal) => link.isOther(signal.link) || link.handleSignal(signal));
     return link;
   }
 
-  #renew(to: string): Link {
+  #replaceLink(to: string): Link {
     const old = this.#links.get(to);
-    if (old) this.#drop(old);
-    return this.#make(to);
+    if (old) this.#removeLink(old);
+    return this.#createLink(to);
   }
 
-  #drop(link: Link): void {
+  #removeLink(link: Link): void {
     if (this.#links.get(link.to) === link) this.#links.delete(link.to);
     for (const meters of Object.values(this.#meters)) meters.delete(link);
     this.#early.delete(link.to);
-    this.#way.leave(link.pc);
+    this.#dataPath.closeSession(link.pc);
     link.close();
     this.#flow.closed(link);
-    this.#shown.drop(link);
-    if (this.#received.delete(link)) void this.#spread();
+    this.#displayed.removeLink(link);
+    if (this.#received.delete(link)) void this.#updateTracks();
   }
 
-  #take({ from, ...signal }: Signal & { from: string }): void {
+  #handleSignal({ from, ...signal }: Signal & { from: string }): void {
     if (signal.bye !== undefined) return from === SWITCH ? this.#switchLost(signal.link) : this.#flow.unreachable(from);
     if (!signal.description && !signal.candidate) return;
     if (typeof RTCPeerConnection === 'undefined') {
@@ -350,9 +350,9 @@ class Participation implements Room {
     if (!link) {
       const early = this.#early.get(from) ?? [];
       if (early.length < EARLY_MAX) this.#early.set(from, [...early, signal]);
-    } else if (!link.isOther(signal.link)) link.take(signal);
+    } else if (!link.isOther(signal.link)) link.handleSignal(signal);
     // The other participant has created a new link. Signals of the old link arrive late and are ignored.
-    else if (from < this.id && signal.description?.type === 'offer') this.#renew(from).take(signal);
+    else if (from < this.id && signal.description?.type === 'offer') this.#replaceLink(from).handleSignal(signal);
   }
 
   /**
@@ -362,28 +362,28 @@ class Participation implements Room {
   #switchLost(name: string | undefined): void {
     const link = this.#links.get(SWITCH);
     if (!link || !name || link.isOther(name)) return;
-    const wait = performance.now() - link.made < SETTLED ? AGAIN : 0;
-    setTimeout(() => this.#links.get(SWITCH) === link && this.#renew(SWITCH), wait);
+    const wait = performance.now() - link.createdAt < SETTLED ? RECONNECT_AFTER : 0;
+    setTimeout(() => this.#links.get(SWITCH) === link && this.#replaceLink(SWITCH), wait);
   }
 
-  #seen(link: Link, owner: string, track: MediaStreamTrack, stream: MediaStream): void {
+  #trackReceived(link: Link, owner: string, track: MediaStreamTrack, stream: MediaStream): void {
     const received = this.#received.get(link) ?? [];
     this.#received.set(link, received);
     received.push({ track, stream, owner });
     track.addEventListener('ended', () => received.splice(0, received.length, ...received.filter((sent) => sent.track !== track)));
     stream.addEventListener('removetrack', ({ track: gone }) => {
       received.splice(0, received.length, ...received.filter((sent) => sent.track !== gone));
-      void this.#spread();
+      void this.#updateTracks();
     });
-    this.#obey();
-    this.#shown.take(link, { participant: owner, track, stream });
-    void this.#spread();
+    this.#applyMutes();
+    this.#displayed.add(link, { participant: owner, track, stream });
+    void this.#updateTracks();
   }
 
   /**
    * Stops the sending and playing of tracks that a host has muted. The server itself can mute only what it forwards.
    */
-  #obey(leaving?: MediaStream): void {
+  #applyMutes(leaving?: MediaStream): void {
     if (this.#ended) return;
     const { id, state } = this;
     const own = [this.#stream, leaving].flatMap((stream) => stream?.getTracks() ?? []).filter(({ kind }) => isMuted(state, id, kind));
@@ -391,16 +391,16 @@ class Participation implements Room {
     const others = [...this.#received].flatMap(([{ to }, sent]) =>
       sent.filter(({ track: { kind }, owner }) => isMuted(state, owner, kind) || (to !== state.hub && state.topology !== 'tree' && isMuted(state, to, kind))),
     );
-    this.#held.hold([...own, ...others.map(({ track }) => track)]);
+    this.#mutedTracks.setMuted([...own, ...others.map(({ track }) => track)]);
   }
 
   /** Updates the active speaker. A mixed track does not identify its speakers, so it is ignored. */
-  #whoSpeaks(): void {
+  #detectSpeaker(): void {
     const levels = new Map<string, number>();
     for (const [link, sent] of this.#received) {
-      for (const { track, owner } of sent) if (track.kind === 'audio' && owner !== MIX && !this.#held.has(track)) levels.set(owner, Math.max(levels.get(owner) ?? 0, link.levelOf(track)));
+      for (const { track, owner } of sent) if (track.kind === 'audio' && owner !== MIX && !this.#mutedTracks.has(track)) levels.set(owner, Math.max(levels.get(owner) ?? 0, link.levelOf(track)));
     }
-    if (this.#floor.hear(levels, performance.now())) this.#emit('speaker', this.#floor.holder);
+    if (this.#activeSpeaker.update(levels, performance.now())) this.#emit('speaker', this.#activeSpeaker.speaker);
   }
 
   /**
@@ -421,7 +421,7 @@ class Participation implements Room {
     return [...own, ...[...this.#received].flatMap(([from, sent]) => (from === link ? [] : sent))];
   }
 
-  async #spread(): Promise<void> {
+  async #updateTracks(): Promise<void> {
     await Promise.all([...this.#links.values()].map((link) => link.setTracks(this.#tracksFor(link))));
   }
 
@@ -444,12 +444,12 @@ class Participation implements Room {
     try {
       const { uplink_kbps, rtt_ms, links, ...rest } = await this.#measure(this.#meters.reported);
       let room = STREAMS_MAX;
-      const told = links.map((link) => {
+      const reported = links.map((link) => {
         const streams = link.streams.slice(0, room);
         room -= streams.length;
         return { ...link, streams };
       });
-      await server.report({ ...(uplink_kbps && { uplink_kbps }), ...(rtt_ms && { rtt_ms }), ...rest, muted: this.#muted, links: told, ...this.#flow.reported?.() });
+      await server.report({ ...(uplink_kbps && { uplink_kbps }), ...(rtt_ms && { rtt_ms }), ...rest, muted: this.#muted, links: reported, ...this.#flow.reportFields?.() });
     } catch (thrown) {
       const error = toError(thrown);
       // After a lost connection, the next report may arrive.
@@ -467,22 +467,22 @@ class Participation implements Room {
     if (this.#ended || this.#unsent) return;
     const unsent: unknown[] = (this.#unsent = []);
     let topology: Topology | undefined = this.state.auto ? 'auto' : this.state.topology;
-    let why = cause;
-    for (let tried = performance.now() - this.#rejoinedAt < SETTLED ? 4 : 0; ; tried++) {
+    let error = cause;
+    for (let attempt = performance.now() - this.#rejoinedAt < SETTLED ? 4 : 0; ; attempt++) {
       // The other participants rejoin at the same time, so the delay is random.
-      await sleep(pauseOf(why, tried, { min: REJOIN_MIN, max: REJOIN_MAX }));
+      await sleep(pauseOf(error, attempt, { min: REJOIN_MIN, max: REJOIN_MAX }));
       if (this.#ended) return;
       const server = this.#serverOf();
       const joined = await server.join(topology).catch((thrown: unknown) => toError(thrown));
-      if (!(joined instanceof Error)) return this.#beginAgain(server, joined, cause, unsent);
+      if (!(joined instanceof Error)) return this.#restart(server, joined, cause, unsent);
       // Another participant has created the room with a different topology.
       if (joined.reason === 'conflict') topology = undefined;
       else if (!joined.retryable) return this.#end(joined);
-      why = joined;
+      error = joined;
     }
   }
 
-  #beginAgain(server: Server, joined: Joined, cause: MillraceError, unsent: readonly unknown[]): void {
+  #restart(server: Server, joined: Joined, cause: MillraceError, unsent: readonly unknown[]): void {
     if (this.#ended) return void server.leave().catch(() => {});
     const { id: was, state } = this;
     this.#clear();
@@ -491,7 +491,7 @@ class Participation implements Room {
     this.#rejoinedAt = performance.now();
     this.#begin(server, joined);
     this.#emit('rejoined', { id: this.id, was, cause });
-    this.#listen(joined);
+    this.#subscribe(joined);
     if (this.#muted) void this.#report();
     unsent.forEach((data) => this.send(data));
   }
@@ -500,11 +500,11 @@ class Participation implements Room {
   #clear(): void {
     clearTimeout(this.#overlap);
     this.#flow.end();
-    this.#way.end();
-    this.#shown.clear();
+    this.#dataPath.end();
+    this.#displayed.clear();
     for (const link of this.#links.values()) link.close();
     for (const map of [this.#links, ...Object.values(this.#meters), this.#early, this.#received]) map.clear();
-    this.#held.hold([]);
+    this.#mutedTracks.setMuted([]);
     // The chat continues from its position after a rejoin.
     for (const subscription of [...this.#subscriptions]) if (this.#ended || subscription.channel !== this.#channel('chat')) void subscription.close();
   }
@@ -513,7 +513,7 @@ class Participation implements Room {
     if (this.#ended) return;
     this.#ended = true;
     this.#timers.forEach(clearInterval);
-    clearInterval(this.#listens);
+    clearInterval(this.#speakerTimer);
     this.#clear();
     this.#over.abort();
     if (this.#url !== undefined) void this.#client.close();

@@ -9,8 +9,8 @@ import { SWITCH } from './topology.js';
 const RESTART_AFTER = 2_000;
 const GIVE_UP_AFTER = 20_000;
 /** Interval and maximum duration of the wait for the first media of the peer, ms. */
-const LOOK_EVERY = 20;
-const LOOK_FOR = 15_000;
+const CHECK_EVERY = 20;
+const CHECK_MAX = 15_000;
 /** Maximum buffered bytes on the data channel. Above this, nothing is written. */
 const BUFFERED_MAX = 4 << 20;
 
@@ -37,7 +37,7 @@ export interface LinkHost {
   signal(to: string, signal: Signal): void;
   /** Reports that the data channel is open. */
   opened(link: Link): void;
-  heard(link: Link, message: Record<string, unknown>): void;
+  received(link: Link, message: Record<string, unknown>): void;
   /** Reports that {@link Link.moved} has changed. */
   moved(): void;
   track(link: Link, owner: string, track: MediaStreamTrack, stream: MediaStream): void;
@@ -49,13 +49,13 @@ export interface LinkHost {
 export class Link {
   readonly to: string;
   readonly pc: RTCPeerConnection;
-  readonly made = performance.now();
+  readonly createdAt = performance.now();
   /** Time of the first connection; 0 before that. */
   connectedAt = 0;
   /** Time from the creation of the link to the first media of the peer, ms. */
   setupMs: number | undefined;
   /** Time at which the data channel last received a message. */
-  heardAt = 0;
+  receivedAt = 0;
   /** Number of ICE restarts. */
   restarts = 0;
   /**
@@ -63,7 +63,7 @@ export class Link {
    * one reported to the peer.
    */
   moved = 0;
-  #toldMoved = 0;
+  #reportedMoved = 0;
   #name: string | undefined;
   readonly #host: LinkHost;
   readonly #polite: boolean;
@@ -76,7 +76,7 @@ export class Link {
   #makingOffer = false;
   #settingAnswer = false;
   #ignoresOffer = false;
-  #taking: Promise<void> = Promise.resolve();
+  #handling: Promise<void> = Promise.resolve();
   #brokenAt = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #closed = false;
@@ -89,7 +89,7 @@ export class Link {
     const pc = (this.pc = new RTCPeerConnection(host.rtc));
     this.#data = pc.createDataChannel('room', { negotiated: true, id: 0 });
     this.#data.onopen = () => {
-      this.heardAt = performance.now();
+      this.receivedAt = performance.now();
       host.opened(this);
     };
     this.#data.onmessage = ({ data }) => this.#read(data);
@@ -144,8 +144,8 @@ export class Link {
   }
 
   /** Reports to the peer that the links of this version of the state show all participants here. */
-  tellMoved(version: number): void {
-    if (version > this.#toldMoved && this.send({ moved: version })) this.#toldMoved = version;
+  reportMoved(version: number): void {
+    if (version > this.#reportedMoved && this.send({ moved: version })) this.#reportedMoved = version;
   }
 
   /** Sends exactly these tracks. A new track replaces a removed track of the same owner and kind. */
@@ -156,7 +156,7 @@ export class Link {
     for (const sent of tracks) {
       const { track, stream, owner } = sent;
       if (this.#senders.has(track)) continue;
-      const i = gone.findIndex(([old, held]) => old.kind === track.kind && held.sent.owner === owner);
+      const i = gone.findIndex(([old, { sent }]) => old.kind === track.kind && sent.owner === owner);
       const [replaced] = i < 0 ? [] : gone.splice(i, 1);
       if (replaced) {
         const { sender } = replaced[1];
@@ -184,8 +184,8 @@ export class Link {
   }
 
   /** Processes a signal of the peer. Signals are processed in order. */
-  take(signal: Signal): void {
-    this.#taking = this.#taking.then(() => this.#take(signal)).catch((thrown: unknown) => console.warn('a signal could not be taken:', thrown));
+  handleSignal(signal: Signal): void {
+    this.#handling = this.#handling.then(() => this.#handleSignal(signal)).catch((thrown: unknown) => console.warn('a signal could not be processed:', thrown));
   }
 
   /** Returns whether a signal with this name belongs to another link. */
@@ -224,13 +224,13 @@ export class Link {
       await this.pc.setLocalDescription();
       this.#describe();
     } catch (thrown) {
-      if (!this.#closed) console.warn('no offer could be made:', thrown);
+      if (!this.#closed) console.warn('cannot create an offer:', thrown);
     } finally {
       this.#makingOffer = false;
     }
   }
 
-  async #take({ description, candidate, link, streams }: Signal): Promise<void> {
+  async #handleSignal({ description, candidate, link, streams }: Signal): Promise<void> {
     const { pc } = this;
     if (this.#closed) return;
     this.#name ??= link;
@@ -255,12 +255,12 @@ export class Link {
   }
 
   #read(data: unknown): void {
-    this.heardAt = performance.now();
+    this.receivedAt = performance.now();
     try {
       const message: unknown = JSON.parse(data as string);
       if (!message || typeof message !== 'object') return;
       const { moved } = message as { moved?: unknown };
-      if (typeof moved !== 'number') return this.#host.heard(this, message as Record<string, unknown>);
+      if (typeof moved !== 'number') return this.#host.received(this, message as Record<string, unknown>);
       this.moved = moved;
       this.#host.moved();
     } catch (thrown) {
@@ -280,24 +280,24 @@ export class Link {
       this.#brokenAt ||= performance.now();
       // The participant that created the link restarts first, so that the offers do not collide.
       const after = (iceConnectionState === 'failed' ? 0 : RESTART_AFTER) + (this.#polite ? RESTART_AFTER : 0);
-      this.#timer = setTimeout(() => this.#mend(), after);
+      this.#timer = setTimeout(() => this.#recover(), after);
     }
     this.#host.changed(this);
   }
 
   #awaitMedia(since: number): void {
-    const look = setInterval(() => {
+    const timer = setInterval(() => {
       const now = performance.now();
-      const hasCome = this.pc.getReceivers().some((receiver) => receiver.getSynchronizationSources().length);
-      if (hasCome) this.setupMs = now - this.made;
-      if (hasCome || this.#closed || now - since > LOOK_FOR) clearInterval(look);
-    }, LOOK_EVERY);
+      const hasMedia = this.pc.getReceivers().some((receiver) => receiver.getSynchronizationSources().length);
+      if (hasMedia) this.setupMs = now - this.createdAt;
+      if (hasMedia || this.#closed || now - since > CHECK_MAX) clearInterval(timer);
+    }, CHECK_EVERY);
   }
 
-  #mend(): void {
+  #recover(): void {
     if (this.#closed || this.pc.connectionState === 'connected') return;
     if (performance.now() - this.#brokenAt > GIVE_UP_AFTER) return this.#host.failed(this);
     this.restart();
-    this.#timer = setTimeout(() => this.#mend(), GIVE_UP_AFTER / 4);
+    this.#timer = setTimeout(() => this.#recover(), GIVE_UP_AFTER / 4);
   }
 }

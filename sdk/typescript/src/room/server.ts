@@ -30,7 +30,7 @@ export interface Signal {
 }
 
 /** Maximum number of attempts of an idempotent request. */
-const TRIES = 6;
+const ATTEMPTS_MAX = 6;
 
 export class Server {
   readonly #base: string;
@@ -76,7 +76,7 @@ export class Server {
   /** Sends a signal. Signals arrive once and in order. Gives up when the receiver has left. */
   signal(to: string, signal: Signal): void {
     const key = `${++this.#number}`;
-    this.#before = this.#before.then(() => this.#insist(`${this.#path}/signals`, { to, ...signal }, key)).catch(() => {});
+    this.#before = this.#before.then(() => this.#sendWithRetries(`${this.#path}/signals`, { to, ...signal }, key)).catch(() => {});
   }
 
   /** Sends a report. Throws a MillraceError with `reason` `not_found` if the server no longer knows the participant. */
@@ -85,23 +85,23 @@ export class Server {
   }
 
   /** Mutes a participant. Requires a token with this permission, or to be the host. */
-  async mute(id: string, what: object): Promise<void> {
-    await this.#ask('POST', `${this.#participants}/${encodeURIComponent(id)}/mute`, what);
+  async mute(id: string, media: object): Promise<void> {
+    await this.#ask('POST', `${this.#participants}/${encodeURIComponent(id)}/mute`, media);
   }
 
   async leave(): Promise<void> {
     await this.#ask('DELETE', this.#path, undefined, undefined, true);
   }
 
-  async #insist(path: string, body: object, key: string): Promise<void> {
-    for (let tried = 1; ; tried++) {
+  async #sendWithRetries(path: string, body: object, key: string): Promise<void> {
+    for (let attempt = 1; ; attempt++) {
       try {
         await this.#ask('POST', path, body, key);
         return;
       } catch (thrown) {
         const error = toError(thrown);
-        if (!error.retryable || tried >= TRIES) throw error;
-        await sleep(pauseOf(error, tried, { min: 250 }));
+        if (!error.retryable || attempt >= ATTEMPTS_MAX) throw error;
+        await sleep(pauseOf(error, attempt, { min: 250 }));
       }
     }
   }

@@ -5,7 +5,7 @@
 // therefore knows what is missing, and reads it from history. A participant without a live parent reads the channel
 // itself until it has one. It reports this to the room, which assigns another parent. Source: docs/rooms.md, "Data".
 import type { Subscription } from '../types.js';
-import { isNews, parsePosition } from '../position.js';
+import { isNewer, parsePosition } from '../position.js';
 import type { Flow, FlowHost } from './flow.js';
 import type { Link } from './link.js';
 import type { RoomState } from './types.js';
@@ -18,9 +18,9 @@ const LOST = 3_000;
 const PING_EVERY = 500;
 /** Time after which missing messages are read from the channel, and maximum time to establish a link, ms. */
 const MISSING = 500;
-const MADE = 10_000;
+const CONNECT_MAX = 10_000;
 /** Maximum number of messages kept for new children. */
-const KEPT_MAX = 4096;
+const BUFFER_MAX = 4096;
 
 interface Message {
   readonly at: string;
@@ -39,16 +39,16 @@ export class TreeFlow implements Flow {
   readonly #host: TreeHost;
   #at: string;
   #state!: RoomState;
-  readonly #kept: Message[] = [];
+  readonly #buffer: Message[] = [];
   readonly #ahead = new Map<string, Message>();
   /** Time since which a message is missing, ms. */
   #missingSince: number | undefined;
   /** Time since which no live parent is linked, ms. */
-  #alone: number | undefined;
+  #aloneSince: number | undefined;
   /** Id of the lost parent. */
   #lost: string | undefined;
   #direct: Subscription | undefined;
-  readonly #timer = setInterval(() => this.#look(), MISSING / 2);
+  readonly #timer = setInterval(() => this.#check(), MISSING / 2);
   #pinged = 0;
 
   constructor(host: TreeHost, at: string) {
@@ -62,28 +62,28 @@ export class TreeFlow implements Flow {
 
   follow(state: RoomState): void {
     this.#state = state;
-    this.#look();
+    this.#check();
   }
 
   opened(link: Link): void {
     link.send({ at: this.#at });
-    this.#look();
+    this.#check();
   }
 
   closed(): void {
-    this.#look();
+    this.#check();
   }
 
-  heard(link: Link, { at, from, data }: Record<string, unknown>): void {
+  received(link: Link, { at, from, data }: Record<string, unknown>): void {
     if (typeof at !== 'string' || !/^.+:\d+$/.test(at)) return;
     const isParent = link.to === this.#parent;
     if (typeof from === 'string') {
-      if (isParent) this.#take({ at, from, data });
+      if (isParent) this.#accept({ at, from, data });
     } else if (isParent) {
       // Position of the parent. Messages up to it either arrive on the link, or are read from the channel.
-      if (isNews(at, this.#at)) this.#missingSince ??= performance.now();
+      if (isNewer(at, this.#at)) this.#missingSince ??= performance.now();
     } else if (this.#state.parents?.[link.to] === this.#host.me) {
-      for (const message of this.#kept) if (isNews(message.at, at)) link.send(message);
+      for (const message of this.#buffer) if (isNewer(message.at, at)) link.send(message);
     }
   }
 
@@ -92,10 +92,10 @@ export class TreeFlow implements Flow {
   unreachable(): void {}
 
   tick(): void {
-    this.#look();
+    this.#check();
   }
 
-  reported(): object {
+  reportFields(): object {
     return this.#lost ? { parent_lost: this.#lost } : {};
   }
 
@@ -108,15 +108,15 @@ export class TreeFlow implements Flow {
     return this.#state.parents?.[this.#host.me];
   }
 
-  #take(message: Message): void {
-    if (!isNews(message.at, this.#at)) return;
+  #accept(message: Message): void {
+    if (!isNewer(message.at, this.#at)) return;
     const last = parsePosition(this.#at);
     const next = parsePosition(message.at);
     // Another epoch, or not the next offset: a message is missing, unless history skips it too.
     if (next.epoch !== last.epoch || next.offset !== last.offset + 1n) {
-      if (this.#ahead.size < KEPT_MAX) this.#ahead.set(message.at, message);
+      if (this.#ahead.size < BUFFER_MAX) this.#ahead.set(message.at, message);
       this.#missingSince ??= performance.now();
-      return this.#look();
+      return this.#check();
     }
     this.#deliver(message);
     this.#drain();
@@ -129,33 +129,33 @@ export class TreeFlow implements Flow {
       if (!next) break;
       this.#deliver(next);
     }
-    for (const at of this.#ahead.keys()) if (!isNews(at, this.#at)) this.#ahead.delete(at);
+    for (const at of this.#ahead.keys()) if (!isNewer(at, this.#at)) this.#ahead.delete(at);
     if (!this.#ahead.size) this.#missingSince = undefined;
   }
 
   #deliver(message: Message): void {
     this.#at = message.at;
     this.#ahead.delete(message.at);
-    this.#kept.push(message);
-    if (this.#kept.length > KEPT_MAX) this.#kept.shift();
+    this.#buffer.push(message);
+    if (this.#buffer.length > BUFFER_MAX) this.#buffer.shift();
     for (const link of this.#host.links.values()) if (this.#state.parents?.[link.to] === this.#host.me) link.send(message);
     if (message.from !== this.#host.me) this.#host.deliver({ from: message.from, data: message.data });
   }
 
   /** Starts or stops to read the channel, as needed. */
-  #look(): void {
+  #check(): void {
     const now = performance.now();
     if (now - this.#pinged > PING_EVERY) {
       this.#pinged = now;
       for (const link of this.#host.links.values()) link.send({ at: this.#at });
     }
     const parent = this.#parent === undefined ? undefined : this.#host.links.get(this.#parent);
-    const lives = !!parent?.isOpen && now - parent.heardAt < SILENCE;
-    this.#alone = lives ? undefined : (this.#alone ?? now);
+    const isAlive = !!parent?.isOpen && now - parent.receivedAt < SILENCE;
+    this.#aloneSince = isAlive ? undefined : (this.#aloneSince ?? now);
     const isMissing = this.#missingSince !== undefined && now - this.#missingSince > MISSING;
     // A link that is being established gets some time.
-    const isAlone = this.#parent === undefined || (this.#alone !== undefined && (!!this.#direct || !!parent?.heardAt || now - this.#alone > MISSING));
-    const isLost = !!parent && (parent.heardAt ? !parent.isOpen || now - parent.heardAt > LOST : now - parent.made > MADE);
+    const isAlone = this.#parent === undefined || (this.#aloneSince !== undefined && (!!this.#direct || !!parent?.receivedAt || now - this.#aloneSince > MISSING));
+    const isLost = !!parent && (parent.receivedAt ? !parent.isOpen || now - parent.receivedAt > LOST : now - parent.createdAt > CONNECT_MAX);
     const lost = isLost ? this.#parent : undefined;
     if (lost !== this.#lost) {
       this.#lost = lost;
@@ -165,7 +165,7 @@ export class TreeFlow implements Flow {
       const { epoch } = parsePosition(this.#at);
       this.#direct = this.#host.read(this.#at, (message, position) => {
         const { from, data } = (message ?? {}) as Record<string, unknown>;
-        if (typeof from !== 'string' || !isNews(position, this.#at)) return;
+        if (typeof from !== 'string' || !isNewer(position, this.#at)) return;
         // The channel skips no message that history still contains.
         const skipped = parsePosition(position);
         if (skipped.epoch === epoch && skipped.offset > parsePosition(this.#at).offset + 1n) this.#host.lost(from, Number(skipped.offset - parsePosition(this.#at).offset) - 1);
@@ -177,6 +177,6 @@ export class TreeFlow implements Flow {
       this.#direct = undefined;
     }
     // The missing messages have arrived. The parent reports its position again when there are more.
-    if (this.#direct && isMissing && !this.#ahead.size && lives) this.#missingSince = undefined;
+    if (this.#direct && isMissing && !this.#ahead.size && isAlive) this.#missingSince = undefined;
   }
 }

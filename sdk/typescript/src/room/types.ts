@@ -51,13 +51,16 @@ export interface Data {
   readonly data: unknown;
 }
 
-export interface Said {
+export interface ChatMessage {
   readonly from: string;
   readonly text: string;
   readonly position: string;
 }
 
-export interface Seen {
+/** @deprecated Use `ChatMessage`. The next version removes this name. */
+export type Said = ChatMessage;
+
+export interface RemoteTrack {
   /**
    * Owner of the track. In a room with a mixer, all audio comes as one track of the participant `mix`, in its own
    * stream.
@@ -67,15 +70,18 @@ export interface Seen {
   readonly stream: MediaStream;
 }
 
+/** @deprecated Use `RemoteTrack`. The next version removes this name. */
+export type Seen = RemoteTrack;
+
 export interface RoomEvents {
   /** A participant is present. Reported also for participants who joined before you. */
   participant: Participant;
   left: Participant;
-  track: Seen;
+  track: RemoteTrack;
   data: Data;
   /** Messages of a sender were lost: no participant has them any more. */
   gap: { readonly from: string; readonly count: number };
-  chat: Said;
+  chat: ChatMessage;
   state: RoomState;
   /** The state of the link to another participant has changed. */
   link: { readonly to: string; readonly state: RTCPeerConnectionState };
@@ -180,7 +186,7 @@ export interface Room {
    * state contains the result. Requires `moderates`. Throws a MillraceError otherwise, with `reason` `forbidden`, or
    * `not_found` if no participant has this id.
    */
-  mute(id: string, what: { readonly audio?: boolean; readonly video?: boolean }): Promise<void>;
+  mute(id: string, media: { readonly audio?: boolean; readonly video?: boolean }): Promise<void>;
   quality(): Promise<Quality>;
   leave(): Promise<void>;
 }

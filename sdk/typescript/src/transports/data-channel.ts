@@ -10,7 +10,7 @@ import { openSession, type Carrier, type Dial } from './session.js';
 const PIECE = 16 * 1024;
 
 /** Opens a session over an existing connection. With `closePeer`, the end of the session closes the connection. */
-function carry(peer: RTCPeerConnection, closePeer: boolean, ...[host, , hear, end, signal]: Parameters<Dial>): Carrier {
+function carry(peer: RTCPeerConnection, closePeer: boolean, ...[host, , receive, end, signal]: Parameters<Dial>): Carrier {
   const session = peer.createDataChannel('millrace');
   const latest = peer.createDataChannel('latest', { ordered: false, maxRetransmits: 0 });
   let rest = '';
@@ -18,17 +18,17 @@ function carry(peer: RTCPeerConnection, closePeer: boolean, ...[host, , hear, en
   const lines = (text: string): void =>
     text.split('\n').forEach((line) => {
       if (!line || signal.aborted) return;
-      if (!line.startsWith('{"push":"close"')) return hear(line);
+      if (!line.startsWith('{"push":"close"')) return receive(line);
       const { code, reason } = JSON.parse(line);
       end(closeError(code, reason, host.base));
     });
-  const lost = (): void => end(new MillraceError('network', `the data channel to ${host.base} is gone`));
+  const lost = (): void => end(new MillraceError('network', `the data channel to ${host.base} has closed`));
   session.onmessage = ({ data }: MessageEvent<string>) => {
     const whole = data.lastIndexOf('\n') + 1;
     if (!whole) return void (rest += data);
-    const said = rest + data.slice(0, whole);
+    const message = rest + data.slice(0, whole);
     rest = data.slice(whole);
-    lines(said);
+    lines(message);
   };
   latest.onmessage = ({ data }: MessageEvent<string>) => {
     const number = parseInt(data);
@@ -69,9 +69,9 @@ function carry(peer: RTCPeerConnection, closePeer: boolean, ...[host, , hear, en
   };
 }
 
-const dial: Dial = (host, token, hear, end, signal) => {
+const dial: Dial = (host, token, receive, end, signal) => {
   const peer = new RTCPeerConnection();
-  const carrier = carry(peer, true, host, token, hear, end, signal);
+  const carrier = carry(peer, true, host, token, receive, end, signal);
 
   async function connect(): Promise<void> {
     await peer.setLocalDescription();
@@ -98,7 +98,10 @@ export const dataChannel: Transport = {
 /**
  * The same session beside the media of a connection with the SFU. The end of the session does not close the connection.
  */
-export const besideMedia = (peer: RTCPeerConnection): Transport => ({
+export const dataChannelOn = (peer: RTCPeerConnection): Transport => ({
   name: 'data-channel',
   open: (host) => openSession(host, (...dialled) => carry(peer, false, ...dialled)),
 });
+
+/** @deprecated Use `dataChannelOn`. The next version removes this name. */
+export const besideMedia = dataChannelOn;

@@ -21,7 +21,7 @@ export class HttpLink implements Link {
   /** Time at which the current request was sent. */
   #asked = 0;
   /** Functions that end the current pauses between retries. */
-  #naps = new Set<() => void>();
+  #pauses = new Set<() => void>();
   /**
    * Last publication per channel. Publications of one channel are sent one after the other, so that they stay in order.
    */
@@ -36,7 +36,7 @@ export class HttpLink implements Link {
     this.#run().catch((thrown) => {
       if (this.#over.signal.aborted) return;
       this.close();
-      host.say('closed', toError(thrown));
+      host.report('closed', toError(thrown));
     });
   }
 
@@ -49,7 +49,7 @@ export class HttpLink implements Link {
 
   ping(): void {
     this.#round.abort();
-    for (const wake of [...this.#naps]) wake();
+    for (const wake of [...this.#pauses]) wake();
   }
 
   close(): void {
@@ -99,7 +99,7 @@ export class HttpLink implements Link {
           const error = toError(thrown);
           if (round.signal.aborted) continue;
           if (!error.retryable || error.reason) throw error;
-          await this.#nap(pauseOf(error, attempt, this.host.retry), signal);
+          await this.#pause(pauseOf(error, attempt, this.host.retry), signal);
         }
       }
     } finally {
@@ -108,17 +108,17 @@ export class HttpLink implements Link {
   }
 
   /** Settles after `ms`, or earlier when `signal` aborts or the link is tested. */
-  #nap(ms: number, signal?: AbortSignal): Promise<void> {
+  #pause(ms: number, signal?: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
       const done = (): void => {
         clearTimeout(timer);
         off();
-        this.#naps.delete(done);
+        this.#pauses.delete(done);
         resolve();
       };
       const timer = setTimeout(done, ms);
       const off = onAbort(signal, done);
-      this.#naps.add(done);
+      this.#pauses.add(done);
     });
   }
 
@@ -140,7 +140,7 @@ export class HttpLink implements Link {
   }
 
   open(rtt: number): void {
-    if (!this.opened) this.host.say('opened', rtt);
+    if (!this.opened) this.host.report('opened', rtt);
     this.host.counts.rtt = rtt;
     this.opened = true;
   }
@@ -166,7 +166,7 @@ export class HttpLink implements Link {
           // Nothing to read. Publishing needs only a server that responds, not an open connection.
           if (!this.opened) await this.http.json('/v1/info', [], { signal });
           this.open(Date.now() - this.#asked);
-          host.say('alive', Infinity);
+          host.report('alive', Infinity);
           if (!signal.aborted) await new Promise((resolve) => signal.addEventListener('abort', resolve));
         }
       } catch (thrown) {
@@ -188,7 +188,7 @@ export class HttpLink implements Link {
       const channels: [string, string][] = [];
       for (const { channel, since, positions, ...want } of wanted) {
         if (positions) {
-          this.host.hub.refused(channel, new MillraceError('rejected', `${channel}: wildcards need the websocket transport, this is ${this.name}`, { transport: this.name }));
+          this.host.hub.refused(channel, new MillraceError('rejected', `${channel}: wildcards require websocket or data-channel, this is ${this.name}`, { transport: this.name }));
         } else if (want.policy === policy) channels.push(['channel', since ? `${channel}@${since}` : channel]);
       }
       for (let i = 0; i < channels.length; i += CHANNELS) {

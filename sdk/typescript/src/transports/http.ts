@@ -6,7 +6,7 @@ import { tokenOf, type LinkHost, type Page } from '../link.js';
 import { send } from '../request.js';
 import type { TokenReason } from '../types.js';
 
-export interface Ask {
+export interface RequestOptions {
   readonly accept?: string;
   readonly headers?: Record<string, string>;
   readonly body?: string | Uint8Array<ArrayBuffer>;
@@ -32,7 +32,7 @@ export class Http {
   }
 
   /** Returns a response with a success status. Throws a MillraceError otherwise. */
-  async request(path: string, query: Query, ask: Ask = {}): Promise<Response> {
+  async request(path: string, query: Query, ask: RequestOptions = {}): Promise<Response> {
     const controller = new AbortController();
     const { signal, body } = ask;
     const off = onAbort(signal, () => controller.abort());
@@ -65,7 +65,7 @@ export class Http {
         return response;
       }
     } catch (thrown) {
-      if (late) throw new MillraceError('timeout', `no answer from ${this.#host.base}${path}`);
+      if (late) throw new MillraceError('timeout', `no response from ${this.#host.base}${path}`);
       if (signal?.aborted) throw toError('aborted', 'aborted');
       throw toError(thrown);
     } finally {
@@ -75,7 +75,7 @@ export class Http {
     }
   }
 
-  #send(path: string, query: Query, ask: Ask, token: string | undefined, signal: AbortSignal): Promise<Response> {
+  #send(path: string, query: Query, ask: RequestOptions, token: string | undefined, signal: AbortSignal): Promise<Response> {
     const url = new URL(this.#host.base + path);
     for (const [name, value] of query) if (value !== undefined) url.searchParams.append(name, String(value));
     url.searchParams.append('_', `${Date.now().toString(36)}${(this.#busting++).toString(36)}`);
@@ -84,7 +84,7 @@ export class Http {
   }
 
   /** Returns the JSON of a response; undefined for 204. */
-  async json<T>(path: string, query: Query, ask?: Ask): Promise<{ body: T | undefined; response: Response }> {
+  async json<T>(path: string, query: Query, ask?: RequestOptions): Promise<{ body: T | undefined; response: Response }> {
     const response = await this.request(path, query, ask);
     try {
       const text = await response.text();
@@ -92,7 +92,7 @@ export class Http {
       return { body: text ? (JSON.parse(text) as T) : undefined, response };
     } catch (thrown) {
       if (ask?.signal?.aborted) throw toError('aborted', 'aborted');
-      throw thrown instanceof SyntaxError ? new MillraceError('protocol', `${path} did not answer in JSON`) : unreachable(thrown, this.#host.base);
+      throw thrown instanceof SyntaxError ? new MillraceError('protocol', `the response of ${path} is not JSON`) : unreachable(thrown, this.#host.base);
     }
   }
 

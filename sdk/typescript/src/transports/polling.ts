@@ -26,15 +26,15 @@ export function polling(name: TransportName, host: LinkHost, { wait, everyMs }: 
     let query = first;
     for (let held = 0; !signal.aborted; held = wait) {
       // The first response arrives at once and contains the positions, so a cut before the first message loses nothing.
-      host.say('alive', held * 1000 + everyMs + ANSWER_MS);
+      host.report('alive', held * 1000 + everyMs + ANSWER_MS);
       const since = Date.now();
       const ask: Query = [...query, ['limit', LIMIT], ['wait', held || undefined]];
       const { body, response } = await link.http.json<Answer>('/v1/stream', ask, { signal, timeoutMs: held * 1000 + ANSWER_MS });
       if (signal.aborted) return;
       const positions = body ? Object.entries(body.positions) : parsePositions(response.headers.get('Millrace-Position') ?? '');
       if (query === first) link.begin(positions, query, serverTime(response));
-      host.say('alive', wait * 1000 + everyMs + ANSWER_MS);
-      for (const item of [...(body?.gaps ?? []), ...(body?.messages ?? [])]) host.hub.hear(item);
+      host.report('alive', wait * 1000 + everyMs + ANSWER_MS);
+      for (const item of [...(body?.gaps ?? []), ...(body?.messages ?? [])]) host.hub.receive(item);
       const at = new Map(positions);
       query = first.map(([key, value]) => {
         const channel = String(value).split('@')[0]!;

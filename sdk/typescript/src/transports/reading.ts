@@ -19,11 +19,11 @@ export async function reading(link: HttpLink, accept: string, query: Query, sign
   const { base, heartbeatMs } = host;
   const origin = new URL(base).origin;
   let silence = HEARTBEAT + OVERDUE;
-  host.say('alive', silence);
+  host.report('alive', silence);
   const streams = (open.get(origin) ?? 0) + 1;
   open.set(origin, streams);
   if (streams === MANY && base.startsWith('http:') && 'document' in globalThis) {
-    host.log?.({ level: 'warn', msg: `${streams} HTTP streams to ${origin}: a browser opens six connections to an HTTP/1.1 origin, and this one may soon wait` });
+    host.log?.({ level: 'warn', msg: `${streams} HTTP streams to ${origin}: a browser opens at most six connections to an HTTP/1.1 origin, so requests may wait` });
   }
   try {
     const response = await link.http.request('/v1/stream', [...query, ['heartbeat', heartbeatMs && `${heartbeatMs}ms`]], { accept, signal });
@@ -38,7 +38,7 @@ export async function reading(link: HttpLink, accept: string, query: Query, sign
       });
       if (signal.aborted) return;
       if (done) throw new MillraceError('network', `the stream from ${origin} ended`);
-      host.say('alive', silence);
+      host.report('alive', silence);
       host.counts.bytesIn += value.length;
       take(decoder.decode(value, { stream: true }), time);
     }

@@ -12,7 +12,7 @@ const REFRESH_MIN = 1000;
  * Receives a reply. A callback, not a promise: several messages can arrive in one turn of the event loop, and a
  * subscription must have started before the message that follows its reply.
  */
-type Done = (error: MillraceError | undefined, ok?: any) => void;
+type ReplyHandler = (error: MillraceError | undefined, ok?: any) => void;
 
 /** A connection that carries the text of a session. */
 export interface Carrier {
@@ -24,15 +24,15 @@ export interface Carrier {
 export type Dial = (
   host: LinkHost,
   token: string | undefined,
-  hear: (text: string) => void,
+  receive: (text: string) => void,
   end: (error: MillraceError) => void,
   signal: AbortSignal,
 ) => Carrier;
 
 export function openSession(host: LinkHost, dial: Dial): Link {
-  const { hub, counts, say } = host;
+  const { hub, counts, report } = host;
   const over = new AbortController();
-  const waiting = new Map<number, Done>();
+  const waiting = new Map<number, ReplyHandler>();
   /** Maps each subscribed channel to its policy. */
   const reading = new Map<string, string>();
   let carrier: Carrier | undefined;
@@ -45,32 +45,32 @@ export function openSession(host: LinkHost, dial: Dial): Link {
     const token = await tokenOf(host, 'connect', over.signal);
     if (over.signal.aborted) return;
     const since = Date.now();
-    const hear = (data: string): void => {
+    const receive = (data: string): void => {
       counts.bytesIn += data.length;
       try {
-        const said = JSON.parse(data);
-        const { id, push, error, ok } = said;
+        const message = JSON.parse(data);
+        const { id, push, error, ok } = message;
         if (push === 'connected') {
-          pingMs = said.ping_ms;
-          bytesMax = said.message_bytes_max;
-          say('opened', Date.now() - since);
-          lasts(said);
+          pingMs = message.ping_ms;
+          bytesMax = message.message_bytes_max;
+          report('opened', Date.now() - since);
+          scheduleRefresh(message);
           ping();
         }
-        say('alive', pingMs);
-        if (push === 'message' || push === 'gap') hub.hear(said);
-        else if (push === 'drain') say('drain', said.after_ms);
-        else if (push === 'error') host.log?.({ level: 'warn', msg: `${said.code}: ${said.detail}` });
+        report('alive', pingMs);
+        if (push === 'message' || push === 'gap') hub.receive(message);
+        else if (push === 'drain') report('drain', message.after_ms);
+        else if (push === 'error') host.log?.({ level: 'warn', msg: `${message.code}: ${message.detail}` });
         waiting.get(id)?.(error && refused(error), ok);
         waiting.delete(id);
       } catch (thrown) {
         end(toError(thrown, 'protocol'));
       }
     };
-    carrier = dial(host, token, hear, end, over.signal);
+    carrier = dial(host, token, receive, end, over.signal);
   }
 
-  function send(command: string, asked: object, done: Done): void {
+  function send(command: string, asked: object, handleReply: ReplyHandler): void {
     const { data, type, ...body } = asked as Draft;
     const bytes = data instanceof Uint8Array;
     const id = ++ids;
@@ -79,9 +79,9 @@ export function openSession(host: LinkHost, dial: Dial): Link {
     // In UTF-8, a UTF-16 unit takes up to three bytes. A message of more than twice the limit would end the session
     // (1009).
     if (text.length * 3 > bytesMax && (size(text) > bytesMax * 2 || size(data ?? '') > bytesMax)) {
-      return done(refused({ code: 'too_large', detail: `larger than ${bytesMax} bytes` }));
+      return handleReply(refused({ code: 'too_large', detail: `larger than ${bytesMax} bytes` }));
     }
-    waiting.set(id, done);
+    waiting.set(id, handleReply);
     carrier!.send(text);
     counts.bytesOut += text.length;
   }
@@ -114,14 +114,14 @@ export function openSession(host: LinkHost, dial: Dial): Link {
    * Refreshes the token when a tenth of its lifetime is left. If the refresh fails, the server closes the session
    * (4001), and the next link asks for a new token.
    */
-  function lasts({ expires_ms, unsubscribed = [] }: { expires_ms?: number; unsubscribed?: string[] }): void {
+  function scheduleRefresh({ expires_ms, unsubscribed = [] }: { expires_ms?: number; unsubscribed?: string[] }): void {
     for (const channel of unsubscribed) {
       reading.delete(channel);
       hub.refused(channel, refused({ code: 'forbidden' }));
     }
     if (!expires_ms || typeof host.token === 'string') return;
     due = setTimeout(() => {
-      tokenOf(host, 'expired', over.signal).then((token) => send('refresh', { token }, (_, ok) => ok && lasts(ok)), () => {});
+      tokenOf(host, 'expired', over.signal).then((token) => send('refresh', { token }, (_, ok) => ok && scheduleRefresh(ok)), () => {});
     }, Math.min(Math.max(expires_ms * 0.9, REFRESH_MIN), TIMER_MAX));
   }
 
@@ -133,7 +133,7 @@ export function openSession(host: LinkHost, dial: Dial): Link {
   function end(error: MillraceError): void {
     if (over.signal.aborted) return;
     close();
-    say('closed', error);
+    report('closed', error);
   }
 
   function close(): void {
@@ -141,7 +141,7 @@ export function openSession(host: LinkHost, dial: Dial): Link {
     clearTimeout(due);
     carrier?.close();
     // Unanswered requests are repeated over the next link, whatever ended this one.
-    waiting.forEach((done) => done(new MillraceError('network', 'closed')));
+    waiting.forEach((handleReply) => handleReply(new MillraceError('network', 'closed')));
     waiting.clear();
   }
 

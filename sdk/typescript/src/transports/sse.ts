@@ -17,9 +17,9 @@ export const sse: Transport = {
           if (!begun) link.begin(parsePositions(id ?? ''), query, time);
           begun = true;
           if (data === undefined) continue;
-          const said = JSON.parse(data);
-          if (event === 'message' || event === 'gap') host.hub.hear(said);
-          else if (event === 'drain') host.say('drain', said.after_ms);
+          const message = JSON.parse(data);
+          if (event === 'message' || event === 'gap') host.hub.receive(message);
+          else if (event === 'drain') host.report('drain', message.after_ms);
         }
       });
     }),

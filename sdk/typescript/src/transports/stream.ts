@@ -14,11 +14,11 @@ export const httpStream: Transport = {
         rest = lines.pop()!;
         for (const line of lines) {
           if (!line) continue;
-          const said = JSON.parse(line);
-          if (said.positions) link.begin(Object.entries(said.positions), query, time);
-          else if (said.gap) host.hub.hear({ channel: said.channel, ...said.gap });
-          else if (said.drain) host.say('drain', said.drain.after_ms);
-          else if (!said.denied) host.hub.hear(said);
+          const message = JSON.parse(line);
+          if (message.positions) link.begin(Object.entries(message.positions), query, time);
+          else if (message.gap) host.hub.receive({ channel: message.channel, ...message.gap });
+          else if (message.drain) host.report('drain', message.drain.after_ms);
+          else if (!message.denied) host.hub.receive(message);
         }
       });
     }),

@@ -3,7 +3,7 @@ import { closeError, refused, type MillraceError } from '../errors.js';
 import type { LinkHost, Transport } from '../link.js';
 import { openSession, type Dial } from './session.js';
 
-const dial: Dial = (host, token, hear, end) => {
+const dial: Dial = (host, token, receive, end) => {
   const protocols = ['millrace.v1+json'];
   if (token !== undefined) protocols.push(`bearer.${token}`);
   const url = `${host.base.replace(/^http/, 'ws')}/v1/connect${host.heartbeatMs ? `?heartbeat=${host.heartbeatMs}ms` : ''}`;
@@ -12,7 +12,7 @@ const dial: Dial = (host, token, hear, end) => {
   // A close event follows. Only Node's implementations report the cause.
   socket.onerror = (event) => (detail = (event as ErrorEvent).message);
   socket.onclose = async ({ code, reason }) => end((await refusal(host, token)) ?? closeError(code, reason || detail, url));
-  socket.onmessage = ({ data }) => hear(data);
+  socket.onmessage = ({ data }) => receive(data);
   return {
     send: (text) => socket.send(text),
     close() {

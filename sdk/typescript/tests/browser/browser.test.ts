@@ -27,13 +27,13 @@ test.each([...ALL, 'data-channel'] as const)('%s in a page', async (transport) =
   const got: Event[] = [];
   subscription.on((event) => got.push(event));
   await subscription.ready;
-  const said = [0, 'text', { a: 1 }, new Uint8Array([1, 2, 255])];
-  for (const each of said) await mr.publish(channel, each);
-  await seen(() => got.length === said.length);
-  expect(got.map(({ data }) => data)).toEqual(said);
+  const sent = [0, 'text', { a: 1 }, new Uint8Array([1, 2, 255])];
+  for (const each of sent) await mr.publish(channel, each);
+  await seen(() => got.length === sent.length);
+  expect(got.map(({ data }) => data)).toEqual(sent);
 });
 
-test.each([['auto'], ...ALL.map((name) => [[name]]), [['data-channel']]] as ['auto' | TransportName[]][])('%s: a page that is not let in is told which setting lets it in', async (transports) => {
+test.each([['auto'], ...ALL.map((name) => [[name]]), [['data-channel']]] as ['auto' | TransportName[]][])('%s: a forbidden origin error names the setting', async (transports) => {
   for (const token of [undefined, 'x']) {
     const mr = millrace(inject('closedUrl'), { transports, pollMs: 20, ...(token && { token }) });
     clients.push(mr);
@@ -54,7 +54,7 @@ test.each(ALL)('complaint 12: %s in a worker', async (transport) => {
   expect(answer).toEqual({ got: [0, 1, 2, 3, 4], window: false });
 });
 
-test('over a data channel large things, gaps and history come as over any other, and latest on a channel that may lose', async () => {
+test('data channel carries large messages, gaps, history and lossy latest', async () => {
   const mr = connect({ transports: ['data-channel'] });
   const subscription = mr.subscribe('page/dc/every');
   const got: Event[] = [];
@@ -84,7 +84,7 @@ test('over a data channel large things, gaps and history come as over any other,
   await expect(mr.publish('page/dc/every', 'x'.repeat(1 << 21))).rejects.toMatchObject({ reason: 'too_large' });
 });
 
-test('a subscription moves from a data channel to a WebSocket and back, and misses nothing', async () => {
+test('switching between data channel and WebSocket loses nothing', async () => {
   const mr = connect({ transports: ['data-channel', 'websocket'] });
   const got: unknown[] = [];
   const subscription = mr.subscribe('page/dc/moves');
@@ -100,7 +100,7 @@ test('a subscription moves from a data channel to a WebSocket and back, and miss
   expect(mr.stats().transport).toBe('data-channel');
 });
 
-test('auto takes the WebSocket and remembers it for this tab', async () => {
+test('auto uses the WebSocket and remembers it', async () => {
   const mr = connect();
   await mr.ready();
   expect(mr.state).toMatchObject({ name: 'open', transport: 'websocket' });
@@ -108,7 +108,7 @@ test('auto takes the WebSocket and remembers it for this tab', async () => {
   expect(sessionStorage.getItem(`millrace:${url}`)).toMatch(/^websocket \d+$/);
 });
 
-test('what won the last time leads the race', async () => {
+test('the last winning transport is tried first', async () => {
   sessionStorage.setItem(`millrace:${url}`, `sse ${Date.now()}`);
   const mr = connect();
   await mr.ready();
@@ -119,7 +119,7 @@ test('what won the last time leads the race', async () => {
   expect(later.state).toMatchObject({ transport: 'websocket' });
 });
 
-test('complaint 01: the browser’s own online event makes it try again', async () => {
+test('complaint 01: the browser’s online event triggers a retry', async () => {
   const states: string[] = [];
   const mr = millrace('http://127.0.0.1:9', { transports: ['poll'], retry: { min: 60_000, max: 60_000, jitter: 'none' } });
   clients.push(mr);
@@ -132,7 +132,7 @@ test('complaint 01: the browser’s own online event makes it try again', async 
   expect(mr.state).not.toHaveProperty('retryAt');
 });
 
-test('complaint 07: no event of the page brings a closed client back', async () => {
+test('complaint 07: no page event reopens a closed client', async () => {
   const mr = connect();
   await mr.ready();
   await mr.close();
@@ -141,7 +141,7 @@ test('complaint 07: no event of the page brings a closed client back', async () 
   expect(mr.state).toEqual({ name: 'closed' });
 });
 
-test('the fifth HTTP stream to a plain-http origin is warned about', async () => {
+test('the fifth HTTP stream to one origin logs a warning', async () => {
   const warnings: string[] = [];
   for (let n = 0; n < 5; n++) {
     connect({ transports: ['http-stream'], log: ({ level, msg }) => level === 'warn' && warnings.push(msg) }).subscribe(`warn/${n}`);

@@ -57,10 +57,10 @@ export class Fleet {
     const at = this.pageTime(arrival);
     const fix = { lat: record.gpsLatitude, lon: record.gpsLongitude, speed: record.speed, heading: record.heading };
     const motion = nextMotion(known?.motion, fix, now);
-    const heard = known?.events ?? [];
+    const before = known?.events ?? [];
     const events = record.event
-      ? [{ event: record.event, ...(record.code && { code: record.code }), at }, ...heard].slice(0, EVENTS_MAX)
-      : heard;
+      ? [{ event: record.event, ...(record.code && { code: record.code }), at }, ...before].slice(0, EVENTS_MAX)
+      : before;
     const car = Object.assign(known ?? {}, { id: record.carId, last: record, fixAt: at, motion, events });
     this.cars.set(car.id, car);
     return car;

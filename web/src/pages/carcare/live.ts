@@ -12,7 +12,7 @@ import { isTelemetry, type Telemetry } from './telemetry';
 type Channels = { fleet: Telemetry; 'cars/{id}/telemetry': Telemetry };
 
 /** Cost of one transport so far. */
-export interface Bill {
+export interface TransportCost {
   messages: number;
   bytes: number;
   reconnects: number;
@@ -40,7 +40,7 @@ export class Live {
   readonly history = new History();
   /** Every numbered record of the selected car, in order of arrival. */
   readonly received: Received[] = [];
-  readonly bills = new Map<PageTransport, Bill>();
+  readonly costs = new Map<PageTransport, TransportCost>();
   selected: number | undefined;
   /** Why the subscription to the fleet has ended. */
   ended: MillraceError | undefined;
@@ -84,12 +84,12 @@ export class Live {
     const now = this.client.stats();
     const transport = now.transport ?? this.#transport;
     if (!transport) return;
-    const bill = this.bills.get(transport) ?? { messages: 0, bytes: 0, reconnects: 0, gaps: 0 };
-    bill.messages += now.messages - this.#before.messages;
-    bill.bytes += now.bytesIn - this.#before.bytesIn;
-    bill.reconnects += now.reconnects - this.#before.reconnects;
-    bill.gaps += now.gaps - this.#before.gaps;
-    this.bills.set(transport, bill);
+    const cost = this.costs.get(transport) ?? { messages: 0, bytes: 0, reconnects: 0, gaps: 0 };
+    cost.messages += now.messages - this.#before.messages;
+    cost.bytes += now.bytesIn - this.#before.bytesIn;
+    cost.reconnects += now.reconnects - this.#before.reconnects;
+    cost.gaps += now.gaps - this.#before.gaps;
+    this.costs.set(transport, cost);
     this.#before = { messages: now.messages, bytesIn: now.bytesIn, reconnects: now.reconnects, gaps: now.gaps };
     this.#transport = transport;
   }

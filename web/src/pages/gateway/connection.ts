@@ -6,7 +6,7 @@ export const LABEL = 'millrace';
 const GATHER_MS = 1_500;
 
 /** Returns a local description that contains its candidates, because no candidates are sent afterwards. */
-export async function whole(connection: RTCPeerConnection): Promise<string> {
+export async function completeDescription(connection: RTCPeerConnection): Promise<string> {
   await connection.setLocalDescription();
   if (connection.iceGatheringState !== 'complete') {
     await new Promise<void>((resolve) => {
@@ -24,7 +24,7 @@ export async function whole(connection: RTCPeerConnection): Promise<string> {
 let known: { readonly until: number; readonly servers: Promise<RTCIceServer[]> } | undefined;
 
 /** Returns the server's TURN relay, if it has one (docs/turn.md). */
-export function relays(token: string | undefined): Promise<RTCIceServer[]> {
+export function fetchRelays(token: string | undefined): Promise<RTCIceServer[]> {
   if (known && known.until > Date.now()) return known.servers;
   const ask = async (): Promise<RTCIceServer[]> => {
     const response = await fetch('/v1/turn', { method: 'POST', signal: AbortSignal.timeout(5_000), ...(token && { headers: { Authorization: `Bearer ${token}` } }) });

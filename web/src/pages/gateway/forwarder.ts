@@ -31,7 +31,7 @@ export interface Config {
 export const DEFAULTS: Config = { gathers: false, splits: false, windowMs: 250, bundleBytesMax: 16 * 1024, waitingBytesMax: 1 << 20, peersMax: 64 };
 
 /** Request of a peer to join. */
-export interface Ticket {
+export interface JoinRequest {
   readonly name: string;
   /** Receiver of the messages of this peer. */
   readonly to?: string;
@@ -40,7 +40,7 @@ export interface Ticket {
 }
 
 /** A refused join. `code` is sent to the peer. */
-export class Refused extends Error {
+export class JoinRefused extends Error {
   constructor(
     readonly code: 'bad_request' | 'name_taken' | 'unavailable',
     message: string,
@@ -56,7 +56,7 @@ export interface Message {
   /** Number of device messages that it contains. */
   readonly count: number;
   /** Number of lost messages that it reports. */
-  readonly told: number;
+  readonly reportedLost: number;
 }
 
 /**
@@ -81,7 +81,7 @@ export interface Stats {
 }
 
 /** A peer, with the number of device messages that it has sent and received. */
-export interface Peer extends Ticket {
+export interface Peer extends JoinRequest {
   readonly id: number;
   readonly received: number;
   readonly sent: number;
@@ -89,14 +89,14 @@ export interface Peer extends Ticket {
 }
 
 interface Entry {
-  readonly ticket: Ticket;
+  readonly request: JoinRequest;
   readonly bundle: Bundle;
   readonly waiting: Message[];
   waitingBytes: number;
   /** Time at which its bundle is sent. */
   dueMs: number | undefined;
   /** Dropped messages that no bundle has reported yet. */
-  untold: number;
+  unreportedLost: number;
   received: number;
   sent: number;
 }
@@ -134,15 +134,15 @@ export class Forwarder {
     if (!this.#config.gathers) for (const [id, entry] of this.#peers) this.#release(id, entry);
   }
 
-  /** Adds a peer and returns its id. From now on, messages for the peer are queued. Throws `Refused`. */
-  join(ticket: Ticket): number {
-    if (!isName(ticket.name) || (ticket.to !== undefined && !isName(ticket.to))) throw new Refused('bad_request', `a name has 1 to ${NAME_BYTES_MAX} bytes and no control characters`);
-    if (this.#byName.has(ticket.name)) throw new Refused('name_taken', 'there is a peer of this name already');
-    if (this.#peers.size >= this.#config.peersMax) throw new Refused('unavailable', 'the gateway has as many peers as it may; try again');
+  /** Adds a peer and returns its id. From now on, messages for the peer are queued. Throws `JoinRefused`. */
+  join(request: JoinRequest): number {
+    if (!isName(request.name) || (request.to !== undefined && !isName(request.to))) throw new JoinRefused('bad_request', `a name has 1 to ${NAME_BYTES_MAX} bytes and no control characters`);
+    if (this.#byName.has(request.name)) throw new JoinRefused('name_taken', `a device named “${request.name}” has already joined; choose another name`);
+    if (this.#peers.size >= this.#config.peersMax) throw new JoinRefused('unavailable', `the gateway has its maximum of ${this.#config.peersMax} devices; try again later`);
     const id = ++this.#serial;
-    this.#missing.delete(ticket.name);
-    this.#byName.set(ticket.name, id);
-    this.#peers.set(id, { ticket, bundle: new Bundle(), waiting: [], waitingBytes: 0, dueMs: undefined, untold: 0, received: 0, sent: 0 });
+    this.#missing.delete(request.name);
+    this.#byName.set(request.name, id);
+    this.#peers.set(id, { request, bundle: new Bundle(), waiting: [], waitingBytes: 0, dueMs: undefined, unreportedLost: 0, received: 0, sent: 0 });
     return id;
   }
 
@@ -151,22 +151,22 @@ export class Forwarder {
     const entry = this.#peers.get(id);
     if (!entry) return;
     this.#peers.delete(id);
-    this.#byName.delete(entry.ticket.name);
+    this.#byName.delete(entry.request.name);
     this.#ready.delete(id);
     this.stats.nowhere += entry.waiting.reduce((sum, { count }) => sum + count, 0) + entry.bundle.count;
   }
 
   /** Processes a message from this peer. */
-  handle(nowMs: number, from: number, came: Data | ArrayBuffer): void {
+  handle(nowMs: number, from: number, message: Data | ArrayBuffer): void {
     const sender = this.#peers.get(from);
     if (!sender) return;
     const { stats } = this;
-    const [data, config] = [asText(came), this.#config];
+    const [data, config] = [asText(message), this.#config];
     const bytes = bytesOf(data);
     sender.received++;
     stats.received++;
     stats.received_bytes += bytes;
-    const { name, to, urgent } = sender.ticket;
+    const { name, to, urgent } = sender.request;
     if (to === undefined) {
       if (config.splits) this.#split(data, bytes);
       else stats.nowhere++;
@@ -175,7 +175,7 @@ export class Forwarder {
     if (bytes > MESSAGE_BYTES_MAX) return void stats.refused++;
     const id = this.#byName.get(to);
     if (id === undefined) return this.#miss(to);
-    if (!config.gathers) return this.#put(id, { data, bytes, count: 1, told: 0 });
+    if (!config.gathers) return this.#put(id, { data, bytes, count: 1, reportedLost: 0 });
     this.#gather(nowMs, name, id, data, urgent !== undefined && startsWith(data, urgent));
   }
 
@@ -184,9 +184,9 @@ export class Forwarder {
     const entry = this.#peers.get(to)!;
     const { bundle } = entry;
     if (bundle.bytes && bundle.bytes + bytesOf(item(from, data)) + 2 > bundleBytesMax) this.#release(to, entry);
-    if (!bundle.count && entry.untold) {
-      bundle.pushLost(entry.untold);
-      entry.untold = 0;
+    if (!bundle.count && entry.unreportedLost) {
+      bundle.pushLost(entry.unreportedLost);
+      entry.unreportedLost = 0;
     }
     bundle.push(from, data);
     this.stats.urgent += +isUrgent;
@@ -197,11 +197,11 @@ export class Forwarder {
   /** Queues the bundle of this receiver for sending. */
   #release(to: number, entry: Entry): void {
     entry.dueMs = undefined;
-    const { count, lost: told } = entry.bundle;
+    const { count, lost: reportedLost } = entry.bundle;
     if (!count) return;
     this.stats.gathered_bundles++;
     const data = entry.bundle.take();
-    this.#put(to, { data, bytes: bytesOf(data), count, told });
+    this.#put(to, { data, bytes: bytesOf(data), count, reportedLost });
   }
 
   #split(data: Data, bytes: number): void {
@@ -211,7 +211,7 @@ export class Forwarder {
     for (const { peer, data } of bundle.parts) {
       const to = this.#byName.get(peer);
       if (to === undefined) this.#miss(peer);
-      else this.#put(to, { data, bytes: bytesOf(data), count: 1, told: 0 });
+      else this.#put(to, { data, bytes: bytesOf(data), count: 1, reportedLost: 0 });
     }
   }
 
@@ -233,7 +233,7 @@ export class Forwarder {
     while (entry.waitingBytes > this.#config.waitingBytesMax && entry.waiting.length > 1) {
       const oldest = entry.waiting.shift()!;
       entry.waitingBytes -= cost(oldest);
-      entry.untold += oldest.count + oldest.told;
+      entry.unreportedLost += oldest.count + oldest.reportedLost;
       this.stats.lost += oldest.count;
     }
     this.#ready.add(to);
@@ -272,7 +272,7 @@ export class Forwarder {
 
   /** Returns the peers in the order in which they joined. */
   peers(): readonly Peer[] {
-    return [...this.#peers].map(([id, { ticket, received, sent, waitingBytes, bundle }]) => ({ ...ticket, id, received, sent, waitingBytes: waitingBytes + bundle.bytes }));
+    return [...this.#peers].map(([id, { request, received, sent, waitingBytes, bundle }]) => ({ ...request, id, received, sent, waitingBytes: waitingBytes + bundle.bytes }));
   }
 }
 

@@ -28,13 +28,13 @@ export const quantile = (sorted: readonly number[], share: number): number | und
 export class Order {
   readonly #last = new Map<string, number>();
   missing = 0;
-  again = 0;
+  duplicates = 0;
 
   /** Processes a number. `1` starts a new sequence, because the sending page was reloaded. */
-  see(from: string, number: number): void {
+  observe(from: string, number: number): void {
     const last = this.#last.get(from);
     if (last !== undefined && number !== 1) {
-      if (number <= last) this.again++;
+      if (number <= last) this.duplicates++;
       else this.missing += number - last - 1;
     }
     this.#last.set(from, number);

@@ -1,12 +1,12 @@
 /** Texts of the pages, and the parsing of their addresses. Uses no DOM. */
 import type { Config } from './forwarder';
-import type { View } from './hall';
+import type { View } from './gateway-host';
 
 export const MODES = [
-  { name: 'forward', label: 'Forward', says: 'Each message goes on as it is, to whom its sender has named.', gathers: false, splits: false },
-  { name: 'multiplex', label: 'Multiplex', says: 'What many send to one receiver goes there as one bundle.', gathers: true, splits: false },
-  { name: 'demultiplex', label: 'Demultiplex', says: 'Who has named nobody sends bundles: each part goes to whom it names.', gathers: false, splits: true },
-  { name: 'both', label: 'Both', says: 'What is sent to one receiver is gathered; bundles are split.', gathers: true, splits: true },
+  { name: 'forward', label: 'Forward', description: 'Sends each message unchanged to the receiver that its sender has chosen.', gathers: false, splits: false },
+  { name: 'multiplex', label: 'Multiplex', description: 'Gathers the messages for one receiver into bundles.', gathers: true, splits: false },
+  { name: 'demultiplex', label: 'Demultiplex', description: 'Splits the bundles of devices that have no receiver. Each part goes to the receiver that it names.', gathers: false, splits: true },
+  { name: 'both', label: 'Both', description: 'Gathers the messages for one receiver into bundles, and splits the bundles of devices that have no receiver.', gathers: true, splits: true },
 ] as const;
 export type Mode = (typeof MODES)[number]['name'];
 
@@ -74,7 +74,7 @@ export function placesOf(rows: readonly Row[], width: number, height: number, ma
 }
 
 /** Returns a straight arrow between two circles, beside the line that joins their centers. */
-export function wayOf(from: Place, to: Place, fromRadius: number, toRadius: number, aside = 4): { readonly line: string; readonly head: string } {
+export function arrowOf(from: Place, to: Place, fromRadius: number, toRadius: number, aside = 4): { readonly line: string; readonly head: string } {
   const length = Math.hypot(to.x - from.x, to.y - from.y) || 1;
   const [dx, dy] = [(to.x - from.x) / length, (to.y - from.y) / length];
   const at = (along: number, across: number): string => `${(from.x + dx * along - dy * across).toFixed(1)} ${(from.y + dy * along + dx * across).toFixed(1)}`;

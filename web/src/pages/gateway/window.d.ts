@@ -1,11 +1,11 @@
-import type { Hall } from './hall';
-import type { Wearers } from './wearers';
+import type { GatewayHost } from './gateway-host';
+import type { SimulatedDevices } from './simulated-devices';
 
 declare global {
   interface Window {
     /** The gateway in this page, for tests and debugging. */
-    gateway?: Hall;
+    gateway?: GatewayHost;
     /** The simulated devices in this page. */
-    wearers?: Wearers;
+    devices?: SimulatedDevices;
   }
 }

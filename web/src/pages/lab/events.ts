@@ -49,23 +49,23 @@ export interface Progress {
   readonly label: string;
   readonly left_s: number | undefined;
   /** The last seconds of all runs, in order. */
-  readonly seconds: readonly Told[];
+  readonly seconds: readonly RunSecond[];
   /** Newest first. */
   readonly ended: readonly Ended[];
-  readonly said: readonly string[];
+  readonly messages: readonly string[];
 }
 
 /** A second of a run, on the common time axis of all runs. */
-export interface Told extends Second {
+export interface RunSecond extends Second {
   readonly run: number;
   readonly since_s: number;
 }
 
-export const NOTHING: Progress = { stage: 'none', command: '', runs: 0, index: 0, label: '', left_s: undefined, seconds: [], ended: [], said: [] };
+export const NO_PROGRESS: Progress = { stage: 'none', command: '', runs: 0, index: 0, label: '', left_s: undefined, seconds: [], ended: [], messages: [] };
 
 /** Maximum number of seconds kept. Older ones are in the report. */
 const SECONDS_MAX = 120;
-const SAID_MAX = 20;
+const MESSAGES_MAX = 20;
 
 const isEvent = (data: unknown): data is Event => typeof data === 'object' && data !== null && 'is' in data && typeof data.is === 'string';
 
@@ -74,18 +74,18 @@ const isEvent = (data: unknown): data is Event => typeof data === 'object' && da
  * or end of a test. This is the case if a neighboring second of the same run is missing or has no publications. The
  * newest second has no neighbor yet.
  */
-export function rates(seconds: readonly Told[]): readonly (number | null)[] {
+export function rates(seconds: readonly RunSecond[]): readonly (number | null)[] {
   const publishes = (at: number, run: number): boolean => seconds[at]?.run === run && seconds[at].published > 0;
   return seconds.map(({ run, delivered }, i) => ([i - 1, i, i + 1].every((at) => publishes(at, run)) ? delivered : null));
 }
 
-export function told(progress: Progress, data: unknown): Progress {
+export function applyEvent(progress: Progress, data: unknown): Progress {
   if (!isEvent(data)) return progress;
   switch (data.is) {
     case 'announced':
-      return { ...NOTHING, stage: 'preparing', command: data.command };
+      return { ...NO_PROGRESS, stage: 'preparing', command: data.command };
     case 'said':
-      return { ...progress, said: [...progress.said, data.text].slice(-SAID_MAX) };
+      return { ...progress, messages: [...progress.messages, data.text].slice(-MESSAGES_MAX) };
     case 'planned':
       return { ...progress, stage: 'running', runs: data.runs, index: data.done, left_s: data.estimate_s };
     case 'begun':

@@ -7,7 +7,7 @@ import { decades } from '../../lib/chart/axis';
 import type { Drawn, Point as DrawnPoint } from '../../lib/chart/LineChart.svelte';
 import { plain } from '../../lib/chart/units';
 import type { Analysis, Curve, Figure, Load, Point } from './analysis';
-import { loadUnit, targetName, transportName, type Cast } from './names';
+import { loadUnit, targetName, transportName, type LineStyles } from './names';
 
 /** Maximum number of readable lines in one chart. */
 const LINES_MAX = 7;
@@ -16,7 +16,7 @@ export interface Line {
   readonly curve: Curve;
   readonly points: readonly Point[];
   readonly name: string;
-  readonly cast: ReturnType<Cast['of']>;
+  readonly style: ReturnType<LineStyles['of']>;
 }
 
 export interface Facet {
@@ -26,25 +26,25 @@ export interface Facet {
   readonly lines: readonly Line[];
 }
 
-/** Returns all lines in the order of the cast. */
-function linesOf(analysis: Analysis, cast: Cast): Line[] {
+/** Returns all lines in the order of the styles. */
+function linesOf(analysis: Analysis, styles: LineStyles): Line[] {
   const lines: Line[] = analysis.curves.map((curve) => ({
     curve,
     points: curve.points.flatMap((index) => analysis.points[index] ?? []),
-    name: cast.of(curve).name,
-    cast: cast.of(curve),
+    name: styles.of(curve).name,
+    style: styles.of(curve),
   }));
-  return lines.sort((a, b) => cast.place(a.curve) - cast.place(b.curve));
+  return lines.sort((a, b) => styles.place(a.curve) - styles.place(b.curve));
 }
 
 /** Returns the lines for one chart. If there are too many, only those of the first server. */
-export function foremost(analysis: Analysis, cast: Cast): Line[] {
-  const lines = linesOf(analysis, cast).filter((line) => line.points.length > 0);
+export function linesForOneChart(analysis: Analysis, styles: LineStyles): Line[] {
+  const lines = linesOf(analysis, styles).filter((line) => line.points.length > 0);
   return lines.length <= LINES_MAX ? lines : lines.filter((line) => line.curve.target === lines[0]?.curve.target);
 }
 
-export function facets(analysis: Analysis, cast: Cast): Facet[] {
-  const lines = linesOf(analysis, cast);
+export function facets(analysis: Analysis, styles: LineStyles): Facet[] {
+  const lines = linesOf(analysis, styles);
   const parts = [...new Set(lines.map((line) => line.curve.part))];
   return parts.flatMap((part) => {
     const of = lines.filter((line) => line.curve.part === part && line.points.length > 0);
@@ -64,13 +64,13 @@ export function drawn(line: Line, of: (point: Point) => Figure | null | undefine
   const { knee: bend } = line.curve;
   return {
     name: line.name,
-    ink: line.cast.ink,
+    ink: line.style.ink,
     points: line.points.map((point): DrawnPoint => {
       const figure = of(point);
-      const note = [point.is_invalid ? 'No valid run' : '', figure?.is_thin ? 'Rests on fewer than 10 samples' : ''].filter(Boolean).join('. ');
+      const note = [point.is_invalid ? 'No valid run' : '', figure?.is_thin ? 'From fewer than 10 samples' : ''].filter(Boolean).join('. ');
       return { x: point.load.value, y: figure?.median ?? null, low: figure?.ci95?.[0] ?? null, high: figure?.ci95?.[1] ?? null, ...(note ? { note } : {}) };
     }),
-    ...(knee && bend ? { knee: { x: bend.saturated, says: `${line.name}: too much at ${plain(bend.saturated)}`, short: `too much at ${plain(bend.saturated)}` } } : {}),
+    ...(knee && bend ? { knee: { x: bend.saturated, description: `${line.name}: saturated at ${plain(bend.saturated)}`, short: `saturated at ${plain(bend.saturated)}` } } : {}),
   };
 }
 
@@ -85,7 +85,7 @@ export function loadAxis(counts: Load['counts'], loads: readonly number[]): Axis
 export const loadsOf = (facet: Facet): number[] => facet.lines.flatMap((line) => line.points.map((point) => point.load.value));
 
 /** Returns the highest load that was sustained, and the load nearest to half of it. */
-export function carried(line: Line): { readonly top: Point; readonly half: Point; readonly all: boolean } | undefined {
+export function sustained(line: Line): { readonly top: Point; readonly half: Point; readonly all: boolean } | undefined {
   const { knee } = line.curve;
   const fit = line.points.filter((point) => !knee || (knee.carried !== null && point.load.value <= knee.carried));
   const top = fit.at(-1) ?? line.points[0];
@@ -96,7 +96,7 @@ export function carried(line: Line): { readonly top: Point; readonly half: Point
 }
 
 /** Returns the medians and the bounds of their intervals, which the axis must include. */
-export const reach = (points: readonly Point[], of: (point: Point) => Figure | null | undefined): number[] =>
+export const valuesWithBounds = (points: readonly Point[], of: (point: Point) => Figure | null | undefined): number[] =>
   points.flatMap((point) => {
     const figure = of(point);
     return figure ? [figure.median, ...(figure.ci95 ?? [])] : [];

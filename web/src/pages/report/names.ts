@@ -9,7 +9,7 @@ const TARGETS: Readonly<Record<string, string>> = {
   'durable-streams': 'Durable Streams',
 };
 const TRANSPORTS: Readonly<Record<string, string>> = {
-  websocket: 'WebSocket', session: 'Session', sse: 'SSE', ndjson: 'NDJSON', 'long-polling': 'Long polling', polling: 'Polling',
+  websocket: 'WebSocket', session: 'WebSocket session', sse: 'SSE', ndjson: 'HTTP streaming', 'long-polling': 'Long polling', polling: 'Polling',
 };
 const LOADS: Readonly<Record<LoadUnit, string>> = {
   clients: 'clients', publishers: 'publishers', connections: 'connections', 'each-per-second': 'publications per second each', bytes: 'bytes of payload', 'server-cpus': 'CPUs of the server',
@@ -35,20 +35,20 @@ export function inUnit(unit: string): Format {
   }
 }
 
-export interface Who {
+export interface LineKey {
   readonly part: string;
   readonly target: string;
   readonly transport: string;
 }
 
-export const same = (a: Who, b: Who): boolean => a.part === b.part && a.target === b.target && a.transport === b.transport;
+export const isSameLine = (a: LineKey, b: LineKey): boolean => a.part === b.part && a.target === b.target && a.transport === b.transport;
 
 /**
  * Names and styles of the lines. A name contains only what distinguishes the lines of one report. A line has the same
  * color and mark in all charts.
  */
-export class Cast {
-  readonly lines: readonly (Who & { readonly name: string; readonly ink: Ink })[];
+export class LineStyles {
+  readonly lines: readonly (LineKey & { readonly name: string; readonly ink: Ink })[];
   /** Millrace first, then in the order of `TARGETS`. */
   readonly targets: string[];
   readonly transports: string[];
@@ -60,27 +60,27 @@ export class Cast {
     const known = (all: Readonly<Record<string, string>>, name: string) => (name in all ? Object.keys(all).indexOf(name) : 99);
     this.targets.sort((a, b) => known(TARGETS, a) - known(TARGETS, b));
     this.transports.sort((a, b) => known(TRANSPORTS, a) - known(TRANSPORTS, b));
-    const whos: Who[] = [];
-    for (const { part, target, transport } of analysis.points) if (!whos.some((who) => same(who, { part, target, transport }))) whos.push({ part, target, transport });
-    whos.sort((a, b) => this.place(a) - this.place(b));
+    const keys: LineKey[] = [];
+    for (const { part, target, transport } of analysis.points) if (!keys.some((key) => isSameLine(key, { part, target, transport }))) keys.push({ part, target, transport });
+    keys.sort((a, b) => this.place(a) - this.place(b));
     // Many servers with few transports get a color per server. One server with many transports gets a color per
     // transport.
-    const pairs = [...new Set(whos.map((who) => `${who.target} ${who.transport}`))];
-    this.lines = whos.map((who) => ({ ...who, name: this.#name(who), ink: ink(pairs.indexOf(`${who.target} ${who.transport}`)) }));
+    const pairs = [...new Set(keys.map((key) => `${key.target} ${key.transport}`))];
+    this.lines = keys.map((key) => ({ ...key, name: this.#name(key), ink: ink(pairs.indexOf(`${key.target} ${key.transport}`)) }));
   }
 
-  #name({ target, transport }: Who): string {
+  #name({ target, transport }: LineKey): string {
     if (this.targets.length === 1) return transportName(transport);
     if (this.transports.length === 1) return targetName(target);
     return `${targetName(target)} ${transportName(transport)}`;
   }
 
   /** Returns the position of a line in the drawing order. */
-  place({ target, transport }: Pick<Who, 'target' | 'transport'>): number {
+  place({ target, transport }: Pick<LineKey, 'target' | 'transport'>): number {
     return this.targets.indexOf(target) * 100 + this.transports.indexOf(transport);
   }
 
-  of(who: Who): { readonly name: string; readonly ink: Ink } {
-    return this.lines.find((line) => same(line, who)) ?? { name: `${who.target} ${who.transport}`, ink: ink(0) };
+  of(key: LineKey): { readonly name: string; readonly ink: Ink } {
+    return this.lines.find((line) => isSameLine(line, key)) ?? { name: `${key.target} ${key.transport}`, ink: ink(0) };
   }
 }

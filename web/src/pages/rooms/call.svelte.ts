@@ -5,8 +5,8 @@ import type { Devices } from './devices.svelte';
 import { MIX, neighbours } from '@millrace/client/room';
 import { SWITCH } from './graph';
 import { Run } from './run';
-import { isTold, look, type Report, type SwitchView } from './view';
-import { whyBad } from './why';
+import { isReportPublication, fetchRoom, type Report, type SwitchView } from './view';
+import { diagnose } from './diagnosis';
 
 /** Interval of measurements, ms, and number of measurements used for the diagnosis. */
 const MEASURE_EVERY = 2_000;
@@ -15,11 +15,11 @@ const SAMPLES = 5;
 const RATES = 60;
 /** Age up to which reports of the SFU are kept, to count changes, ms. */
 const SWITCH_WINDOW = 60_000;
-const SAID_MAX = 500;
+const CHAT_MAX = 500;
 /** Time after which a missing link is reported, ms. */
 const MISSED_AFTER = 5_000;
 
-export interface Line {
+export interface ChatMessage {
   readonly from: string;
   readonly name: string;
   readonly text: string;
@@ -34,12 +34,12 @@ export class Call {
   readonly devices: Devices;
   state = $state.raw() as RoomState;
   streams = $state.raw<ReadonlyMap<string, MediaStream>>(new Map());
-  said = $state.raw<readonly Line[]>([]);
+  messages = $state.raw<readonly ChatMessage[]>([]);
   unread = $state(0);
   speaker = $state<string>();
   chatOpen = false;
   /** Text for screen readers: who has joined or left. */
-  news = $state('');
+  announcement = $state('');
   quality = $state.raw<Quality | undefined>();
   /** Last report of each participant. Own measurements are newer. */
   reports = $state.raw<ReadonlyMap<string, Report>>(new Map());
@@ -61,7 +61,7 @@ export class Call {
     this.#client = client;
     this.devices = devices;
     this.run = new Run(name, room.id);
-    this.#listen(name);
+    this.#subscribe(name);
     devices.joined(this.me?.name ?? '', () => {
       void room.replaceStream(devices.stream);
       room.setMuted(devices.microphone === 'off');
@@ -86,7 +86,7 @@ export class Call {
         return join({});
       });
       const call = new Call(joined, client, room, devices);
-      void look(room, token).then((view) => view && call.#catchUp(view.reports, view.switch), () => {});
+      void fetchRoom(room, token).then((view) => view && call.#applyReports(view.reports, view.switch), () => {});
       return call;
     } catch (error) {
       void client.close();
@@ -109,7 +109,7 @@ export class Call {
 
   get reasons() {
     const samples = this.#samples;
-    return whyBad({
+    return diagnose({
       me: this.room.id,
       state: this.state,
       samples: this.quality ? samples.map(({ quality }) => quality) : [],
@@ -122,13 +122,13 @@ export class Call {
     });
   }
 
-  readonly nameOf = (id: string): string => (id === this.room.id ? 'You' : id === SWITCH ? 'Server' : id === MIX ? 'everybody' : this.#names.get(id) || 'Somebody');
+  readonly nameOf = (id: string): string => (id === this.room.id ? 'You' : id === SWITCH ? 'Server' : id === MIX ? 'everyone' : this.#names.get(id) || 'Participant');
 
-  async say(text: string): Promise<void> {
+  async sendChat(text: string): Promise<void> {
     await this.room.say(text);
   }
 
-  read(): void {
+  markRead(): void {
     this.unread = 0;
   }
 
@@ -136,23 +136,23 @@ export class Call {
     await this.room.leave();
   }
 
-  #listen(name: string): void {
+  #subscribe(name: string): void {
     const { room } = this;
-    const known = (one: Participant): void => {
+    const nameParticipant = (one: Participant): void => {
       // A number distinguishes participants of the same name, in the order of joining.
       const others = [...this.#names].filter(([id, name]) => id !== one.id && name.replace(/ \(\d+\)$/, '') === (one.name || 'Guest')).length;
       this.#names.set(one.id, (one.name || 'Guest') + (others ? ` (${others + 1})` : ''));
     };
     const follow = (state: RoomState): void => {
       this.state = state;
-      for (const one of state.participants) if (!this.#names.has(one.id)) known(one);
+      for (const one of state.participants) if (!this.#names.has(one.id)) nameParticipant(one);
     };
     room.on('state', follow);
     // Participants who were present before are not announced.
     follow(room.state);
-    room.on('participant', ({ id }) => (this.news = `${this.nameOf(id)} is here`));
+    room.on('participant', ({ id }) => (this.announcement = `${this.nameOf(id)} has joined`));
     room.on('left', ({ id }) => {
-      this.news = `${this.nameOf(id)} has left`;
+      this.announcement = `${this.nameOf(id)} has left`;
       this.streams = new Map([...this.streams].filter(([of]) => of !== id));
       this.reports = new Map([...this.reports].filter(([of]) => of !== id));
     });
@@ -160,7 +160,7 @@ export class Call {
     room.on('speaker', (id) => (this.speaker = id));
     room.on('chat', ({ from, text, position }) => {
       const mine = from === room.id;
-      this.said = [...this.said, { from, name: this.nameOf(from), text, at: Date.now(), mine, id: position }].slice(-SAID_MAX);
+      this.messages = [...this.messages, { from, name: this.nameOf(from), text, at: Date.now(), mine, id: position }].slice(-CHAT_MAX);
       if (!mine && !this.chatOpen) this.unread++;
     });
     room.on('end', (cause) => {
@@ -168,18 +168,18 @@ export class Call {
       void this.#client.close();
       this.ended = { cause };
     });
-    const record = this.#client.subscribe(`rooms/${name}/reports`);
-    record.on(
+    const published = this.#client.subscribe(`rooms/${name}/reports`);
+    published.on(
       ({ data }) => {
-        if (isTold(data)) this.#catchUp({ [data.participant]: data.report }, data.switch ? [data.switch] : []);
+        if (isReportPublication(data)) this.#applyReports({ [data.participant]: data.report }, data.switch ? [data.switch] : []);
       },
       // Without permission to read the reports, only own figures are shown.
       () => {},
     );
-    this.#stop.push(() => void record.close());
+    this.#stop.push(() => void published.close());
   }
 
-  #catchUp(reports: Readonly<Record<string, Report>>, views: readonly SwitchView[]): void {
+  #applyReports(reports: Readonly<Record<string, Report>>, views: readonly SwitchView[]): void {
     this.reports = new Map([...this.reports, ...Object.entries(reports)]);
     this.views = new Map([...this.views, ...views.map((view) => [view.name, view] as const)]);
     const own = views.find(({ name }) => name === this.room.id);

@@ -2,6 +2,8 @@
  * Camera and microphone: permission, choice, on and off. Without devices, a participant joins with chat and data only.
  */
 
+import { reasonOf } from '../../lib/format';
+
 export type Kind = 'camera' | 'microphone';
 type On = 'off' | 'asking' | 'on';
 
@@ -130,7 +132,7 @@ export class Devices {
       if (id) this.chosen = { ...this.chosen, [kind]: id };
       track.addEventListener('ended', () => {
         if (!this.stream.getTracks().includes(track)) return;
-        this.trouble = { ...this.trouble, [kind]: `The ${kind} has been unplugged, or taken back.` };
+        this.trouble = { ...this.trouble, [kind]: `The ${kind} was unplugged, or its permission was removed. Turn it on to try again.` };
         this.#swap(kind, undefined);
         this[kind] = 'off';
         this.#changed();
@@ -186,15 +188,15 @@ export function initials(name: string): string {
 function inWords(kind: Kind, error: unknown): string {
   switch (error instanceof DOMException ? error.name : '') {
     case 'SecurityError':
-      return `The browser gives a ${kind} only to pages that came by HTTPS, or from this machine.`;
+      return `The browser allows a ${kind} only on pages from HTTPS or localhost. Open this page with https://.`;
     case 'NotAllowedError':
-      return `The ${kind} is not allowed. Allow it beside the address of this page.`;
+      return `The browser blocks the ${kind}. Allow it in the site settings, beside the address of this page.`;
     case 'NotFoundError':
     case 'OverconstrainedError':
-      return `No ${kind} was found.`;
+      return `No ${kind} was found. Connect one, then turn it on.`;
     case 'NotReadableError':
-      return `The ${kind} is in use by another program.`;
+      return `Another program uses the ${kind}. Close that program, then turn the ${kind} on.`;
     default:
-      return `The ${kind} does not start: ${error instanceof Error ? error.message : String(error)}`;
+      return `The ${kind} could not be started: ${reasonOf(error)}. Turn it on to try again.`;
   }
 }

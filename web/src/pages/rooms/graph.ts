@@ -12,7 +12,7 @@ export interface Edge {
   readonly kbps: number | undefined;
   readonly rtt_ms: number | undefined;
   readonly loss: number | undefined;
-  readonly way: string;
+  readonly path: string;
 }
 
 /**
@@ -21,13 +21,13 @@ export interface Edge {
  */
 export function edgesOf(state: RoomState, reports: ReadonlyMap<string, Report>, views: ReadonlyMap<string, SwitchView>): readonly Edge[] {
   const edges: Edge[] = [];
-  const unitGets = (from: string) => views.get(from)?.sends.flatMap(({ layers_kbps }) => layers_kbps).reduce((sum, kbps) => sum + kbps, 0);
+  const receivedBySfu = (from: string) => views.get(from)?.sends.flatMap(({ layers_kbps }) => layers_kbps).reduce((sum, kbps) => sum + kbps, 0);
   const linkOf = (of: string, to: string) => reports.get(of)?.links?.find((link) => link.to === to);
   const edge = (from: string, to: string): Edge => {
     const [got, gave] = [linkOf(to, from), linkOf(from, to)];
-    const seen = to === SWITCH ? unitGets(from) : undefined;
+    const seen = to === SWITCH ? receivedBySfu(from) : undefined;
     const kbps = seen ?? (got ? got.rate_kbps + (got.data_kbps ?? 0) : gave ? gave.sent_kbps + (gave.data_sent_kbps ?? 0) : undefined);
-    return { from, to, kbps, rtt_ms: got?.rtt_ms ?? gave?.rtt_ms, loss: got?.loss, way: got?.kind || gave?.kind || '' };
+    return { from, to, kbps, rtt_ms: got?.rtt_ms ?? gave?.rtt_ms, loss: got?.loss, path: got?.kind || gave?.kind || '' };
   };
   for (const { id } of state.participants) {
     for (const to of neighbours(state, id)) {

@@ -4,8 +4,8 @@ import { field, type File } from '../../lib/file';
 import type { SwitchView } from './view';
 
 /**
- * Maximum number of rows. With two streams each way and a sample every two seconds, this is more than two hours. Older
- * rows are dropped.
+ * Maximum number of rows. With two streams in each direction and a sample every two seconds, this is more than two
+ * hours. Older rows are dropped.
  */
 const ROWS_MAX = 16_384;
 
@@ -13,7 +13,7 @@ const ROWS_MAX = 16_384;
 export interface Row {
   readonly at: string;
   readonly link: string;
-  readonly way: string;
+  readonly path: string;
   readonly from?: string;
   readonly from_name?: string;
   readonly direction?: 'in' | 'out';
@@ -43,7 +43,7 @@ export interface Row {
 }
 
 const COLUMNS = [
-  'at', 'link', 'way', 'from', 'from_name', 'direction', 'kind', 'layer', 'rate_kbps', 'rtt_ms', 'owd_ms', 'loss', 'residual_loss', 'setup_ms', 'fps', 'width', 'height',
+  'at', 'link', 'path', 'from', 'from_name', 'direction', 'kind', 'layer', 'rate_kbps', 'rtt_ms', 'owd_ms', 'loss', 'residual_loss', 'setup_ms', 'fps', 'width', 'height',
   'freezes', 'frozen_ms', 'limited_by', 'codec', 'uplink_kbps', 'codec_cpu', 'calls', 'calls_failed', 'switch_estimate_kbps', 'switch_layer', 'switch_layer_switches',
 ] as const satisfies readonly (keyof Row)[];
 
@@ -58,21 +58,21 @@ export class Run {
     readonly participant: string,
   ) {}
 
-  add(quality: Quality, seen: SwitchView | undefined, nameOf: (id: string) => string): void {
+  add(quality: Quality, view: SwitchView | undefined, nameOf: (id: string) => string): void {
     this.samples++;
     const at = new Date().toISOString();
     const { uplink_kbps, codec_cpu, calls, calls_failed } = quality;
-    for (const { to: link, kind: way, setup_ms, rate_kbps, rtt_ms, loss, residual_loss, streams } of quality.links) {
-      const all = { at, link, way, uplink_kbps, codec_cpu, calls, calls_failed, ...(setup_ms !== undefined && { setup_ms }) };
+    for (const { to: link, kind: path, setup_ms, rate_kbps, rtt_ms, loss, residual_loss, streams } of quality.links) {
+      const all = { at, link, path, uplink_kbps, codec_cpu, calls, calls_failed, ...(setup_ms !== undefined && { setup_ms }) };
       if (!streams.length) this.rows.push({ ...all, rate_kbps, rtt_ms, loss, residual_loss });
       for (const stream of streams) {
-        const passed = link === 'switch' && stream.direction === 'in' ? seen?.receives.find(({ from, kind }) => from === stream.from && kind === stream.kind) : undefined;
+        const forwarded = link === 'switch' && stream.direction === 'in' ? view?.receives.find(({ from, kind }) => from === stream.from && kind === stream.kind) : undefined;
         this.rows.push({
           ...all,
           ...stream,
           from_name: nameOf(stream.from),
-          ...(passed && { switch_layer_switches: passed.layer_switches, ...(passed.layer !== null && { switch_layer: passed.layer }) }),
-          ...(link === 'switch' && seen?.estimate_kbps != null && { switch_estimate_kbps: seen.estimate_kbps }),
+          ...(forwarded && { switch_layer_switches: forwarded.layer_switches, ...(forwarded.layer !== null && { switch_layer: forwarded.layer }) }),
+          ...(link === 'switch' && view?.estimate_kbps != null && { switch_estimate_kbps: view.estimate_kbps }),
         });
       }
     }
@@ -84,7 +84,7 @@ export class Run {
   }
 
   csv(): File {
-    const lines = [COLUMNS.join(','), ...this.rows.map((row) => COLUMNS.map((column) => field(harmless(row[column]))).join(','))];
+    const lines = [COLUMNS.join(','), ...this.rows.map((row) => COLUMNS.map((column) => field(withoutFormula(row[column]))).join(','))];
     return { name: this.#name('csv'), type: 'text/csv', text: `${lines.join('\r\n')}\r\n` };
   }
 
@@ -100,4 +100,4 @@ export class Run {
 }
 
 /** Prevents formulas in spreadsheets: participants choose their own names. */
-const harmless = (value: string | number | undefined): string | number | undefined => (typeof value === 'string' && /^[=+\-@\t]/.test(value) ? `'${value}` : value);
+const withoutFormula = (value: string | number | undefined): string | number | undefined => (typeof value === 'string' && /^[=+\-@\t]/.test(value) ? `'${value}` : value);

@@ -3,6 +3,7 @@
  * "Rooms").
  */
 import type { Quality, RoomState } from '@millrace/client/room';
+import { UNKNOWN } from '../../lib/format';
 
 /** The SFU's report about one participant. */
 export interface SwitchView {
@@ -31,20 +32,20 @@ export interface RoomView extends RoomState {
 }
 
 /** One publication on the channel of reports. */
-export interface Told {
+export interface ReportPublication {
   readonly participant: string;
   readonly report: Report;
   readonly switch: SwitchView | null;
 }
 
-export const isTold = (data: unknown): data is Told =>
+export const isReportPublication = (data: unknown): data is ReportPublication =>
   typeof data === 'object' && data !== null && 'participant' in data && typeof data.participant === 'string' && 'report' in data && typeof data.report === 'object' && data.report !== null;
 
 /** The server refuses this page without a token, or with this token. */
-export class NotLetIn extends Error {}
+export class AccessDenied extends Error {}
 
 /** Returns the state of a room; `undefined` if the room is empty, so that the next participant creates it. */
-export async function look(room: string, token: string | undefined, signal?: AbortSignal): Promise<RoomView | undefined> {
+export async function fetchRoom(room: string, token: string | undefined, signal?: AbortSignal): Promise<RoomView | undefined> {
   const response = await fetch(`/v1/rooms/${encodeURIComponent(room)}`, {
     cache: 'no-store',
     ...(token && { headers: { Authorization: `Bearer ${token}` } }),
@@ -55,8 +56,8 @@ export async function look(room: string, token: string | undefined, signal?: Abo
     return view.topology && (view as RoomView);
   }
   const { code, detail } = (await response.json().catch(() => ({}))) as { code?: string; detail?: string };
-  if (code === 'unauthorized' || code === 'forbidden') throw new NotLetIn(detail);
-  throw new Error(detail ?? `the server answers ${response.status}`);
+  if (code === 'unauthorized' || code === 'forbidden') throw new AccessDenied(detail);
+  throw new Error(detail ?? `the server returned status ${response.status}`);
 }
 
 /** One level of a channel name (docs/protocol.md, "Words"). */
@@ -74,17 +75,22 @@ export function roomOf(path: string): string {
 }
 
 /** Returns a random room name that can be read aloud. */
-export const freshName = (): string => `mill-${Array.from(crypto.getRandomValues(new Uint8Array(3)), (byte) => byte.toString(16).padStart(2, '0')).join('')}`;
+export const randomName = (): string => `mill-${Array.from(crypto.getRandomValues(new Uint8Array(3)), (byte) => byte.toString(16).padStart(2, '0')).join('')}`;
 
 export const TOPOLOGIES = [
-  { name: 'auto', label: 'Automatic', says: 'Straight between two, by the server from the third on.' },
-  { name: 'mesh', label: 'Mesh', says: 'Everybody straight with everybody. Good for a few.' },
-  { name: 'switch', label: 'Switch', says: 'One connection each, to the server, which passes all on.' },
-  { name: 'mixer', label: 'Mixer', says: 'One connection each; the server mixes all sound into one.' },
-  { name: 'star', label: 'Star', says: 'Through one participant, who came first.' },
-  { name: 'relay', label: 'Relay', says: 'As a mesh, but through a relay only.' },
-  { name: 'p2p', label: 'Two only', says: 'Straight, and nobody else may come.' },
-  { name: 'tree', label: 'Tree', says: 'One for many: what the first sends goes from one to the next.' },
+  { name: 'auto', label: 'Automatic', description: 'Peer-to-peer for two; through the server from three on.' },
+  { name: 'mesh', label: 'Mesh', description: 'A direct connection between every two participants. Best for small groups.' },
+  { name: 'switch', label: 'Switch', description: 'One connection per participant, to the server, which forwards video and audio.' },
+  { name: 'mixer', label: 'Mixer', description: 'One connection per participant, to the server, which forwards video and mixes all audio into one stream.' },
+  { name: 'star', label: 'Star', description: 'All connections go through the first participant.' },
+  { name: 'relay', label: 'Relay', description: 'Like a mesh, but all traffic goes through a TURN relay.' },
+  { name: 'p2p', label: 'Peer-to-peer', description: 'A direct connection between exactly two participants.' },
+  { name: 'tree', label: 'Tree', description: 'For broadcasts: the first participant sends, and the others forward to each other.' },
 ] as const;
 
 export const topologyLabel = (name: string): string => TOPOLOGIES.find((one) => one.name === name)?.label ?? name;
+
+/** Labels of the types of an ICE candidate pair. */
+const PATHS: Readonly<Record<string, string>> = { host: 'direct', srflx: 'direct, through a NAT', prflx: 'direct, through a NAT', relay: 'through a relay' };
+
+export const pathLabel = (kind: string): string => PATHS[kind] ?? (kind || UNKNOWN);

@@ -3,16 +3,16 @@ export const DEMOS = [
   {
     path: '/carcare',
     name: 'CarCare',
-    says: 'A fleet of cars on a live map, on your phone, too. Change the transport while they drive: no record is lost.',
+    description: 'A live map of a fleet of cars. Switch the transport while the cars drive: no message is lost.',
   },
   {
     path: '/rooms',
     name: 'Rooms',
-    says: 'Video calls with live topology, statistics and quality diagnosis.',
+    description: 'Video calls with live topology, statistics and quality diagnosis.',
   },
   {
     path: '/gateway',
     name: 'Gateway',
-    says: 'A browser tab that forwards messages between devices around it, and bundles or splits them on the way.',
+    description: 'A browser tab that forwards messages between devices, one by one or in bundles.',
   },
 ] as const;

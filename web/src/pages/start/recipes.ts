@@ -1,6 +1,6 @@
 /** The first message, in three ways. Every command works unchanged on the origin that served this page. */
 export interface Line {
-  readonly says: string;
+  readonly description: string;
   readonly code: string;
 }
 export interface Recipe {
@@ -14,21 +14,21 @@ export function recipes(origin: string, channel: string): readonly Recipe[] {
     {
       name: 'curl',
       lines: [
-        { says: 'Publish', code: `curl -d '{"hello":"curl"}' ${url}` },
-        { says: 'Poll: the newest, at once', code: `curl ${url}` },
-        { says: 'Long poll: the next, within 30 s', code: `curl '${url}?wait=30'` },
-        { says: 'Server-sent events, open ended', code: `curl -N -H 'Accept: text/event-stream' ${url}` },
+        { description: 'Publish', code: `curl -d '{"hello":"curl"}' ${url}` },
+        { description: 'Polling: returns the newest message', code: `curl ${url}` },
+        { description: 'Long polling: waits up to 30 s for the next message', code: `curl '${url}?wait=30'` },
+        { description: 'Server-sent events: receives messages until you stop it', code: `curl -N -H 'Accept: text/event-stream' ${url}` },
       ],
     },
     {
       name: 'EventSource',
       lines: [
         {
-          says: 'In any page of this origin, and it resumes by itself',
+          description: 'Subscribe in any page of this origin. It resumes after a lost connection.',
           code: `const source = new EventSource('${url}');\nsource.onmessage = (event) => console.log(event.lastEventId, event.data);`,
         },
         {
-          says: 'Publish from the same page',
+          description: 'Publish from the same page',
           code: `await fetch('${url}', { method: 'POST', body: '{"hello":"fetch"}' });`,
         },
       ],
@@ -37,12 +37,12 @@ export function recipes(origin: string, channel: string): readonly Recipe[] {
       name: 'SDK',
       lines: [
         {
-          says: 'Any transport that gets through, resumed after every cut',
+          description: 'Subscribe over any transport. It resumes after a lost connection.',
           code:
             `import { millrace } from '@millrace/client';\n\nconst client = millrace('${origin}');\n` +
             `client.subscribe('${channel}').on((event) => console.log(event.position, event.data));`,
         },
-        { says: 'Publish', code: `await client.publish('${channel}', { hello: 'SDK' });` },
+        { description: 'Publish', code: `await client.publish('${channel}', { hello: 'SDK' });` },
       ],
     },
   ];

@@ -64,21 +64,21 @@ fn latency(groups: &[Group<'_>]) -> Table {
     };
     Table {
         name: "latency".into(),
-        title: "First message, and all of them".into(),
+        title: "Latency of the first message and of all messages".into(),
         columns: columns(&[
             ("target", ""),
             ("transport", ""),
             ("deliveries", ""),
             ("connect", "ms"),
             ("first", "ms"),
-            ("connect and first", "ms"),
+            ("connect and first message", "ms"),
             ("mean", "ms"),
             ("sd", "ms"),
         ]),
         rows: groups.iter().map(row).collect(),
         notes: vec![
-            "first: of the first second in which anything arrived. His first message includes the connection.".into(),
-            "sd: of the population, as his.".into(),
+            "first: the first second with a delivery. The first message of the thesis includes the connection.".into(),
+            "sd: of the population, as in the thesis.".into(),
         ],
     }
 }
@@ -103,7 +103,7 @@ fn polling(groups: &[Group<'_>], every_s: f64) -> Table {
     };
     Table {
         name: "polling-age".into(),
-        title: "Age of polled data, against a uniform distribution".into(),
+        title: "Age of polled data, compared with a uniform distribution".into(),
         columns: columns(&[
             ("target", ""),
             ("interval", "s"),
@@ -114,9 +114,7 @@ fn polling(groups: &[Group<'_>], every_s: f64) -> Table {
             ("largest difference of the distributions", "share"),
         ]),
         rows: polls.map(row).collect(),
-        notes: vec![
-            "What is above the expected mean is the way there and back: his was 65 ms, of 2.15 s in all.".into(),
-        ],
+        notes: vec!["The excess over the expected mean is the round-trip time: 65 ms of 2.15 s in the thesis.".into()],
     }
 }
 

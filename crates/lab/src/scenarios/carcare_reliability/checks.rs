@@ -170,7 +170,7 @@ pub fn buffer(path: Path) -> anyhow::Result<Row> {
     publish(path.server, &channel, 0)?;
     client.run(AT_ONCE, |client| client.heard.len() == 1)?;
     let (lost, again) = client.lost_and_again(1);
-    let (check, transport) = ("proxy that holds streams back".to_owned(), path.transport.to_string());
+    let (check, transport) = ("proxy that buffers streams".to_owned(), path.transport.to_string());
     // A stream behind such a proxy cannot work; the only remedy is another transport.
     let promised = !matches!(path.transport, Transport::Sse | Transport::Ndjson);
     Ok(Row { check, transport, promised, passed: begins && lost + again == 0, lost, again, ..Row::default() })

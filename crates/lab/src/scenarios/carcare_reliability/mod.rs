@@ -142,8 +142,8 @@ fn table(rows: &[Row], idle: Duration, longest: Option<Duration>) -> Table {
         ("again", "messages"),
     ];
     let finder = match longest {
-        Some(pause) => format!("The longest pause that this NAT survives was {pause:?}; it forgets after {idle:?}."),
-        None => format!("No pause survived; the NAT forgets after {idle:?}."),
+        Some(pause) => format!("The longest pause that survived this NAT was {pause:?}; its timeout is {idle:?}."),
+        None => format!("No pause survived; the timeout of the NAT is {idle:?}."),
     };
     let cells = |row: &Row| -> Vec<Value> {
         let Row { check, transport, promised, passed, client_s, server_s, stale, lost, again } = row;
@@ -162,15 +162,15 @@ fn table(rows: &[Row], idle: Duration, longest: Option<Duration>) -> Table {
     };
     Table {
         name: TABLE.into(),
-        title: "What networks do to connections".into(),
+        title: "Connections in difficult networks".into(),
         columns: columns.map(column).to_vec(),
         rows: rows.iter().map(cells).collect(),
         notes: vec![
             finder,
-            "Noticed: from the beginning of the silence, and within five times what the NAT remembers; empty: not within that.".into(),
-            "The NAT acknowledges what it swallows. Where one does not, TCP gives up by itself, after 15 minutes with Linux's defaults.".into(),
-            "The cache keeps 204 as well, as RFC 9110, 15.1, allows: a poll with nothing new has the URL of the next one, unless it carries `_`, as our own clients' do.".into(),
-            "A bare WebSocket carries no positions: who comes back by it hears what is published from then on.".into(),
+            "Noticed: time from the start of the silence; empty: not within five times the timeout of the NAT.".into(),
+            "The NAT acknowledges the packets that it drops. Without these, TCP gives up after 15 minutes with Linux's defaults.".into(),
+            "The cache also stores 204, as RFC 9110, 15.1, allows: an empty poll has the URL of the next poll unless it carries `_`, as the clients of Millrace do.".into(),
+            "A bare WebSocket carries no positions: after a reconnect, its client receives only new publications.".into(),
         ],
     }
 }

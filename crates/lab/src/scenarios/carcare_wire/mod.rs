@@ -120,11 +120,11 @@ pub fn run(choice: &Choice, options: &Options) -> anyhow::Result<WireCostReport>
 }
 
 const NOTES: [&str; 5] = [
-    "Bytes are those of IP packets with TCP timestamps; Ethernet is in the rows of the theses only, as they counted it.",
-    "TLS: 1.3 with AES-128-GCM or AES-256-GCM; messages only, as a record each. What a handshake takes is beside the published one.",
-    "Our clients say the least that the protocol asks for; a browser adds headers of its own to each request.",
-    "A WebSocket is pinged as long as its client says nothing, messages or not; other streams only when nothing was sent.",
-    "Radios are handsets and networks of 2010 to 2013: what they say about intervals lasts longer than their joules. Your own: --set radios=FILE.",
+    "Bytes are IP packets with TCP timestamps. Only the rows of the theses include Ethernet, as the theses counted.",
+    "TLS: 1.3 with AES-128-GCM or AES-256-GCM; messages only, one record each. Published results show the handshake.",
+    "The clients of the lab send the minimum that the protocol requires; a browser adds headers to each request.",
+    "A WebSocket is pinged while its client is silent, even if it receives messages; other streams get a heartbeat only if nothing else was sent.",
+    "The radios are handsets and networks of 2010 to 2013: their intervals are more lasting results than their joules. To use other radios: --set radios=FILE.",
 ];
 
 /// Returns the wire cost report with all lines and their path, Muller's batch, and the bytes of a TLS handshake.
@@ -152,9 +152,9 @@ fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(WireCostReport, 
         Ok(()) => ("veth", namespace::MTU),
         Err(error) => {
             let why = format!("{error:#}");
-            wire_cost
-                .notes
-                .push(format!("On loopback, whose MTU of 65536 splits nothing, and not checked by a capture: {why}."));
+            wire_cost.notes.push(format!(
+                "On loopback, whose MTU of 65536 never splits a message, and not checked by a capture: {why}."
+            ));
             ("loopback", 65_536)
         }
     };
@@ -167,15 +167,16 @@ fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(WireCostReport, 
     wire_cost.lines = lines(&measured, &secured)?;
     let handshake = handshake_bytes(&measured, &secured, header_bytes + ethernet_bytes);
     if wire_cost.lines.iter().any(|line| line.retransmitted_bytes > 0.0) {
-        wire_cost
-            .notes
-            .push("Something was sent twice: the machine was busy, and figures are too large. Run it again.".into());
+        wire_cost.notes
+            .push("Packets were retransmitted because the machine was busy, so the figures are too large. Run the scenario again.".into());
     }
     let off = wire_cost.lines.iter().filter(|line| line.difference_percent.abs() >= MODEL_PERCENT_MAX).count();
     if off > 0 {
         let of = wire_cost.lines.len();
-        let why = "a busy machine answers later than an ACK may be delayed (40 ms), and the ACK goes alone; or the model is wrong";
-        wire_cost.notes.push(format!("{off} of {of} lines are more than {MODEL_PERCENT_MAX} % off the model: {why}."));
+        let why = "on a busy machine, a response is later than the delayed ACK (40 ms), so the ACK is a packet of its own; or the model is wrong";
+        wire_cost
+            .notes
+            .push(format!("{off} of {of} lines differ from the model by more than {MODEL_PERCENT_MAX} %: {why}."));
     }
     Ok((wire_cost, batch, handshake))
 }

@@ -122,8 +122,8 @@ impl Experiment for KaradoganTopologies {
             columns: columns.map(|(name, unit)| Column { name: name.into(), unit: unit.into() }).into(),
             rows,
             notes: vec![
-                "One way, from when a movement was due, on loopback; all wearers in one thread.".into(),
-                "Passed: all were felt, 99 % of them within 500 ms.".into(),
+                "One-way delay from the scheduled movement, on loopback; all wearers in one thread.".into(),
+                "Passed: all movements were delivered, 99 % of them within 500 ms.".into(),
             ],
         })
     }
@@ -242,7 +242,7 @@ impl MovementStats {
         let mut words = head.split(' ');
         let mut word = || words.next().and_then(|word| word.parse::<u64>().ok()).context("not a message of ours");
         let (wearer, number, at_us) = (word()? as usize, word()?, word()?);
-        let next = self.next.get_mut(wearer).context("a movement of nobody")?;
+        let next = self.next.get_mut(wearer).context("a movement of an unknown wearer")?;
         ensure!(wearer != by && number == next[by], "{by} feels movement {number} of {wearer}, not {}", next[by]);
         next[by] += 1;
         self.came += 1;

@@ -60,7 +60,7 @@ fn latency(recording: &Recording) -> Table {
     }
     table(
         "tls-latency",
-        "Latency of a message, in the clear and over TLS",
+        "Latency of a message without and with TLS",
         &[
             ("transport", ""),
             ("deliveries", ""),
@@ -77,7 +77,7 @@ fn latency(recording: &Recording) -> Table {
             "His finding: WebSocket 68 ms in the clear, 320 ms over TLS, long polling 66 and 64 ms. His first messages, and so the handshakes, are not in it, and ours are not either.",
             "The protocol adds a header, a type and a tag, 22 bytes, to each message and some microseconds at both ends; no round trip. Whatever waits is waiting for something else.",
             "What would fit his figures: a message written in two pieces. The kernel keeps the second one back until the first is acknowledged (Nagle), and its reader delays that by up to 200 ms: with his round trip of 48 ms that is 248 ms, and 320 less 68 is 252. Long polling wrote each answer at once. It is a guess, not shown.",
-            "Polling waits for its interval, and so says little about either.",
+            "Polling waits for its interval, so its latency shows little about TLS.",
         ],
     )
 }
@@ -109,7 +109,7 @@ fn load(recording: &Recording) -> Table {
         "CPU of the server per delivery",
         &[("transport", ""), ("in the clear", "µs"), ("over TLS", "µs"), ("more", "µs"), ("factor", "")],
         rows,
-        &["With polling, what is found by several polls counts once and the polls that find nothing count nowhere."],
+        &["With polling, a message found by several polls counts once, and empty polls are not counted."],
     )
 }
 
@@ -143,7 +143,7 @@ fn handshakes(recording: &Recording) -> Table {
     }
     table(
         "tls-handshakes",
-        "What it costs the server to begin: connection, handshake and upgrade",
+        "Cost of a new connection: connection, handshake and upgrade",
         &[
             ("target", ""),
             ("CPU per connection", "µs"),

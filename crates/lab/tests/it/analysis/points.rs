@@ -242,7 +242,7 @@ fn an_analysis_comes_back_as_it_was() {
     let analysis = analyse(std::slice::from_ref(&recording)).unwrap();
     let slo = analysis.head.slo.as_ref().unwrap();
     assert!(!slo.passed && analysis.points[0].meets_slo == Some(false), "two of four missed it");
-    assert_eq!(slo.missed, ["millrace sse at 50 clients: p99.9 never came"]);
+    assert_eq!(slo.missed, ["millrace sse at 50 clients: p99.9 not delivered"]);
     let text = serde_json::to_string(&analysis).unwrap();
     assert!(text.contains(r#""latency_p99_9_us":{"median":"#) && text.contains(r#""server_cpu_us_per_delivery""#));
     assert_eq!(serde_json::from_str::<Analysis>(&text).unwrap(), analysis);
@@ -288,5 +288,8 @@ fn experiments_are_judged_by_their_checks() {
     recording.wire_cost =
         Some(WireCostReport { lines: vec![line("sse", -0.9), line("ndjson", -1.5)], ..WireCostReport::default() });
     let text = table::summary(&analyse(&[recording]).unwrap());
-    assert_eq!(text, "1 of 2 figures are less than 1 % off the model\n  failed: ndjson deliver message: -1.50 %\n");
+    assert_eq!(
+        text,
+        "1 of 2 figures differ from the model by less than 1 %\n  failed: ndjson deliver message: -1.50 %\n"
+    );
 }

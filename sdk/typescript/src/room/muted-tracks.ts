@@ -6,7 +6,7 @@ export const isMuted = ({ participants }: RoomState, id: string, kind: string): 
   participants.some((one) => one.id === id && one.muted_by_host?.some((muted) => muted === kind));
 
 /** Tracks that are disabled for now, and whether they are enabled afterwards. */
-export class Held {
+export class MutedTracks {
   readonly #wanted = new Map<MediaStreamTrack, boolean>();
 
   has(track: MediaStreamTrack): boolean {
@@ -14,7 +14,7 @@ export class Held {
   }
 
   /** Disables exactly these tracks. If the page has enabled such a track meanwhile, it is enabled afterwards. */
-  hold(tracks: readonly MediaStreamTrack[]): void {
+  setMuted(tracks: readonly MediaStreamTrack[]): void {
     for (const [track, wanted] of this.#wanted) {
       if (tracks.includes(track)) continue;
       this.#wanted.delete(track);
@@ -27,7 +27,7 @@ export class Held {
   }
 
   /** Enables or disables a track, for a disabled track as soon as it is released. */
-  want(track: MediaStreamTrack, enabled: boolean): void {
+  setEnabled(track: MediaStreamTrack, enabled: boolean): void {
     if (this.#wanted.has(track)) this.#wanted.set(track, enabled);
     else track.enabled = enabled;
   }

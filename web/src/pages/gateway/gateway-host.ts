@@ -2,8 +2,8 @@
 import { millrace, type Client, type MillraceError, type State } from '@millrace/client';
 import { refusalOf } from '../../lib/token';
 import { after } from './clock';
-import { LABEL, relays, whole } from './connection';
-import { Forwarder, Refused, type Config, type Peer, type Stats } from './forwarder';
+import { LABEL, fetchRelays, completeDescription } from './connection';
+import { Forwarder, JoinRefused, type Config, type Peer, type Stats } from './forwarder';
 import { answers, idOf, missingAt, offers, readOffer, type Answer, type Offer } from './signals';
 
 /** Time limit for the channel of a new peer to open. After that, the peer is removed. */
@@ -20,7 +20,7 @@ const OTHERS_MS = 10_000;
 const MISSING_MS = 2_000;
 
 /** Connection of a peer. */
-interface Seat {
+interface PeerLink {
   readonly connection: RTCPeerConnection;
   channel?: RTCDataChannel;
 }
@@ -43,19 +43,19 @@ export interface View {
   readonly missing: readonly (readonly [name: string, messages: number])[];
 }
 
-export class Hall {
+export class GatewayHost {
   readonly #forwarder: Forwarder;
   readonly #client: Client;
-  readonly #seats = new Map<number, Seat>();
+  readonly #links = new Map<number, PeerLink>();
   readonly #over = new AbortController();
   #pending = 0;
   #dropped = 0;
   #others = 0;
   #ended: MillraceError | undefined;
   /** Number of messages for missing receivers when devices were last informed. */
-  #told = 0;
+  #reportedMissing = 0;
   /** Time of the current timer, and the function that cancels it. */
-  #alarm: { readonly dueMs: number; readonly stop: () => void } | undefined;
+  #timer: { readonly dueMs: number; readonly stop: () => void } | undefined;
 
   constructor(
     readonly name: string,
@@ -65,21 +65,21 @@ export class Hall {
     this.#forwarder = new Forwarder(config);
     this.#client = millrace(location.origin, token ? { token } : {});
     this.#client.subscribe(offers(name)).on(
-      ({ data }) => void this.#take(data),
+      ({ data }) => void this.#handleOffer(data),
       (cause) => (this.#ended = cause),
     );
-    void this.#watch();
-    this.#tellMissing();
+    void this.#watchOtherPages();
+    this.#publishMissing();
   }
 
   configure(change: Partial<Config>): void {
     this.#forwarder.configure(change);
-    this.#move();
+    this.#process();
   }
 
-  look(): View {
+  snapshot(): View {
     const peers = this.#forwarder.peers().map((peer) => {
-      const channel = this.#seats.get(peer.id)?.channel;
+      const channel = this.#links.get(peer.id)?.channel;
       return { ...peer, waitingBytes: peer.waitingBytes + (channel?.bufferedAmount ?? 0), isOpen: channel?.readyState === 'open' };
     });
     return {
@@ -98,12 +98,12 @@ export class Hall {
   /** Closes all connections at once, so that the peers need not detect the end. */
   close(): void {
     this.#over.abort();
-    for (const id of [...this.#seats.keys()]) this.#leave(id);
-    this.#alarm?.stop();
+    for (const id of [...this.#links.keys()]) this.#leave(id);
+    this.#timer?.stop();
     void this.#client.close();
   }
 
-  async #watch(): Promise<void> {
+  async #watchOtherPages(): Promise<void> {
     try {
       for await (const { count } of this.#client.presence(offers(this.name), { signal: this.#over.signal, everyMs: OTHERS_MS })) this.#others = Math.max(count - 1, 0);
     } catch {
@@ -112,27 +112,27 @@ export class Hall {
   }
 
   /** Publishes which receivers are missing, because devices cannot know that themselves. */
-  #tellMissing(): void {
+  #publishMissing(): void {
     after(MISSING_MS, () => {
       if (this.#over.signal.aborted) return;
       const missing = this.#forwarder.missing();
       const count = [...missing.values()].reduce((sum, messages) => sum + messages, 0);
       // If publishing fails, devices only miss a warning.
-      if (count > this.#told) this.#client.publish(missingAt(this.name), { missing: Object.fromEntries(missing) }, { ttl: ANSWER_TTL, signal: this.#over.signal }).catch(() => {});
-      this.#told = count;
-      this.#tellMissing();
+      if (count > this.#reportedMissing) this.#client.publish(missingAt(this.name), { missing: Object.fromEntries(missing) }, { ttl: ANSWER_TTL, signal: this.#over.signal }).catch(() => {});
+      this.#reportedMissing = count;
+      this.#publishMissing();
     });
   }
 
   /** Processes a publication on the channel of offers. */
-  async #take(data: unknown): Promise<void> {
+  async #handleOffer(data: unknown): Promise<void> {
     const id = idOf(data);
     if (id === undefined || this.#pending >= PENDING_MAX) return void this.#dropped++;
     this.#pending++;
     try {
-      const answer = await this.#answer(data).catch((error: unknown): Answer => {
+      const answer = await this.#createAnswer(data).catch((error: unknown): Answer => {
         this.#dropped++;
-        return error instanceof Refused ? { error: error.code, detail: error.message } : { error: 'bad_request', detail: 'the offer is none that this browser understands' };
+        return error instanceof JoinRefused ? { error: error.code, detail: error.message } : { error: 'bad_request', detail: 'this browser does not support the offer' };
       });
       await this.#client.publish(answers(this.name, id), answer, { ttl: ANSWER_TTL, signal: AbortSignal.any([this.#over.signal, AbortSignal.timeout(OPEN_MS)]) });
     } catch {
@@ -142,27 +142,27 @@ export class Hall {
     }
   }
 
-  async #answer(data: unknown): Promise<Answer> {
-    const ticket: Offer = readOffer(data);
-    const { name, to, urgent, offer } = ticket;
+  async #createAnswer(data: unknown): Promise<Answer> {
+    const request: Offer = readOffer(data);
+    const { name, to, urgent, offer } = request;
     const id = this.#forwarder.join({ name, ...(to !== undefined && { to }), ...(urgent !== undefined && { urgent }) });
     try {
-      const connection = new RTCPeerConnection({ iceServers: await relays(this.token) });
-      const seat: Seat = { connection };
-      this.#seats.set(id, seat);
-      const late = after(OPEN_MS, () => seat.channel?.readyState === 'open' || this.#leave(id));
+      const connection = new RTCPeerConnection({ iceServers: await fetchRelays(this.token) });
+      const link: PeerLink = { connection };
+      this.#links.set(id, link);
+      const late = after(OPEN_MS, () => link.channel?.readyState === 'open' || this.#leave(id));
       connection.onconnectionstatechange = () => {
         if (connection.connectionState !== 'failed' && connection.connectionState !== 'closed') return;
         late();
         this.#leave(id);
       };
       connection.ondatachannel = ({ channel }) => {
-        if (channel.label === LABEL && !seat.channel) this.#seat(id, seat, channel);
+        if (channel.label === LABEL && !link.channel) this.#attach(id, link, channel);
         else channel.close();
       };
       await connection.setRemoteDescription({ type: 'offer', sdp: offer });
-      const answer = await whole(connection);
-      if (!answer) throw new Error('no answer');
+      const answer = await completeDescription(connection);
+      if (!answer) throw new Error('the browser created no answer');
       return { answer };
     } catch (error) {
       this.#leave(id);
@@ -170,47 +170,47 @@ export class Hall {
     }
   }
 
-  #seat(id: number, seat: Seat, channel: RTCDataChannel): void {
-    seat.channel = channel;
+  #attach(id: number, link: PeerLink, channel: RTCDataChannel): void {
+    link.channel = channel;
     channel.binaryType = 'arraybuffer';
     channel.bufferedAmountLowThreshold = BUFFERED_MAX / 2;
     channel.onopen = channel.onbufferedamountlow = () => this.#flush(id);
     channel.onclose = () => this.#leave(id);
     channel.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => {
       this.#forwarder.handle(performance.now(), id, data);
-      this.#move();
+      this.#process();
     };
     this.#flush(id);
   }
 
   #leave(id: number): void {
     this.#forwarder.leave(id);
-    const seat = this.#seats.get(id);
-    if (!seat) return;
-    this.#seats.delete(id);
-    if (seat.channel) seat.channel.onclose = null;
-    seat.connection.onconnectionstatechange = null;
-    seat.connection.close();
+    const link = this.#links.get(id);
+    if (!link) return;
+    this.#links.delete(id);
+    if (link.channel) link.channel.onclose = null;
+    link.connection.onconnectionstatechange = null;
+    link.connection.close();
   }
 
   /** Sends bundles whose window has ended, flushes all peers, and sets the next timer. */
-  #move(): void {
+  #process(): void {
     this.#forwarder.handleTimeout(performance.now());
     for (let id; (id = this.#forwarder.pollReady()) !== undefined; ) this.#flush(id);
     const dueMs = this.#forwarder.timeout();
-    if (dueMs === this.#alarm?.dueMs) return;
-    this.#alarm?.stop();
-    this.#alarm = undefined;
+    if (dueMs === this.#timer?.dueMs) return;
+    this.#timer?.stop();
+    this.#timer = undefined;
     if (dueMs === undefined) return;
-    const ring = (): void => {
-      this.#alarm = undefined;
-      this.#move();
+    const fire = (): void => {
+      this.#timer = undefined;
+      this.#process();
     };
-    this.#alarm = { dueMs, stop: after(Math.max(dueMs - performance.now(), 0), ring) };
+    this.#timer = { dueMs, stop: after(Math.max(dueMs - performance.now(), 0), fire) };
   }
 
   #flush(id: number): void {
-    const channel = this.#seats.get(id)?.channel;
+    const channel = this.#links.get(id)?.channel;
     while (channel?.readyState === 'open' && channel.bufferedAmount < BUFFERED_MAX) {
       const message = this.#forwarder.pollOutput(id);
       if (!message) return;

@@ -3,7 +3,7 @@ import { millrace, type Client, type MillraceError } from '@millrace/client';
 import { refusalOf } from '../../lib/token';
 import { read, type Data } from './bundle';
 import { after } from './clock';
-import type { Ticket } from './forwarder';
+import type { JoinRequest } from './forwarder';
 import { Device, type PeerState } from './peer';
 import { nowMs, Order, quantile, readSample, write } from './sample';
 import { missingAt, readMissing } from './signals';
@@ -38,7 +38,7 @@ export interface Received {
   readonly delayMs: number;
 }
 
-export interface WearersView {
+export interface DevicesState {
   readonly devices: readonly { readonly name: string; readonly state: PeerState; readonly trouble: string }[];
   readonly sent: number;
   readonly received: number;
@@ -46,7 +46,7 @@ export interface WearersView {
   /** Number of lost messages reported by bundles. */
   readonly lost: number;
   readonly missing: number;
-  readonly again: number;
+  readonly duplicates: number;
   readonly p50: number | undefined;
   readonly p99: number | undefined;
   readonly last: string;
@@ -56,7 +56,7 @@ export interface WearersView {
   readonly absent: readonly string[];
 }
 
-export class Wearers {
+export class SimulatedDevices {
   /** The last received messages, for tests and debugging. */
   readonly received: Received[] = [];
   /** Messages sent. Each part of a bundle counts. */
@@ -85,11 +85,11 @@ export class Wearers {
     const names = namesOf(plan);
     const periodMs = 1000 / plan.hz;
     names.forEach((name, i) => {
-      const ticket: Ticket = { name, ...(plan.to && { to: plan.to }), ...(plan.urgent && { urgent: '' }) };
-      const device = new Device(this.#client, gateway, ticket, token, (data) => this.#hear(name, data));
+      const request: JoinRequest = { name, ...(plan.to && { to: plan.to }), ...(plan.urgent && { urgent: '' }) };
+      const device = new Device(this.#client, gateway, request, token, (data) => this.#receive(name, data));
       this.#devices.push({ name, device, numbers: new Map() });
       // The devices start evenly spread over a period, because real devices are not synchronized.
-      if (plan.sends !== 'nothing') this.#beat(i, performance.now() + (i * periodMs) / plan.count, periodMs);
+      if (plan.sends !== 'nothing') this.#schedule(i, performance.now() + (i * periodMs) / plan.count, periodMs);
     });
   }
 
@@ -97,12 +97,12 @@ export class Wearers {
    * Schedules the next message by the clock, not by the last timer, so that a late message does not delay the following
    * ones.
    */
-  #beat(i: number, dueMs: number, periodMs: number): void {
-    const ring = (): void => {
+  #schedule(i: number, dueMs: number, periodMs: number): void {
+    const fire = (): void => {
       this.#send(i);
-      this.#beat(i, Math.max(dueMs + periodMs, performance.now() - periodMs), periodMs);
+      this.#schedule(i, Math.max(dueMs + periodMs, performance.now() - periodMs), periodMs);
     };
-    this.#stops.set(i, after(Math.max(dueMs - performance.now(), 0), ring));
+    this.#stops.set(i, after(Math.max(dueMs - performance.now(), 0), fire));
   }
 
   #send(i: number): void {
@@ -110,14 +110,14 @@ export class Wearers {
     const { sends, parts, characters } = this.plan;
     const receivers = sends === 'bundles' ? parts : [''];
     const next = (to: string): number => (numbers.get(to) ?? 0) + 1;
-    const say = (to: string): string => write({ number: next(to), atMs: nowMs(), from: name }, characters);
-    const text = sends === 'bundles' ? JSON.stringify(parts.map((peer) => ({ peer, data: say(peer) }))) : say('');
+    const sample = (to: string): string => write({ number: next(to), atMs: nowMs(), from: name }, characters);
+    const text = sends === 'bundles' ? JSON.stringify(parts.map((peer) => ({ peer, data: sample(peer) }))) : sample('');
     if (!device.send(text)) return;
     for (const to of receivers) numbers.set(to, next(to));
     this.sent += receivers.length;
   }
 
-  #hear(device: string, data: string | ArrayBuffer): void {
+  #receive(device: string, data: string | ArrayBuffer): void {
     if (typeof data !== 'string') return void this.#count++;
     const bundle = data.startsWith('[') ? read(data) : undefined;
     if (bundle) {
@@ -133,14 +133,14 @@ export class Wearers {
     const sample = typeof data === 'string' ? readSample(data) : undefined;
     if (!sample) return;
     const { from, number, atMs } = sample;
-    this.#order.see(`${from}\n${device}`, number);
+    this.#order.observe(`${from}\n${device}`, number);
     this.received.push({ device, from, number, delayMs: nowMs() - atMs });
     if (this.received.length > KEPT_MAX) this.received.splice(0, KEPT_MAX / 10);
   }
 
-  look(): WearersView {
+  snapshot(): DevicesState {
     const delays = this.received.map(({ delayMs }) => delayMs).sort((a, b) => a - b);
-    const { missing, again } = this.#order;
+    const { missing, duplicates } = this.#order;
     const devices = this.#devices.map(({ name, device: { state, trouble } }) => ({ name, state, trouble }));
     const { to, sends, parts } = this.plan;
     const known = this.#missing && performance.now() - this.#missing.atMs < MISSING_MS ? this.#missing.names : undefined;
@@ -152,7 +152,7 @@ export class Wearers {
       bundles: this.bundles,
       lost: this.#lost,
       missing,
-      again,
+      duplicates,
       p50: quantile(delays, 0.5),
       p99: quantile(delays, 0.99),
       last: this.#last,

@@ -8,7 +8,7 @@ export interface Reason {
   readonly text: string;
 }
 
-export interface Seen {
+export interface Observations {
   readonly me: string;
   readonly state: RoomState;
   /** Measurements of this browser of about ten seconds, newest last. */
@@ -35,86 +35,86 @@ const FROZEN_BAD = { share: 0.1, ms: 1_000 };
 const FPS_LOW = 10;
 const SWITCHES_MANY = 3;
 
-export function whyBad(seen: Seen): readonly Reason[] {
-  const { samples, state, nameOf, missing, me, reports } = seen;
+export function diagnose(observed: Observations): readonly Reason[] {
+  const { samples, state, nameOf, missing, me, reports } = observed;
   const reasons: Reason[] = [];
-  const say = (weight: Reason['weight'], text: string): void => void reasons.push({ weight, text });
-  for (const id of missing) say('bad', `There is no connection with ${id === SWITCH ? 'the server' : nameOf(id)}. It is tried again.`);
+  const add: Add = (weight, text) => void reasons.push({ weight, text });
+  const peerName = (id: string): string => (id === SWITCH ? 'the server' : nameOf(id));
+  for (const id of missing) add('bad', `No connection to ${peerName(id)}. Reconnecting…`);
   const last = samples.at(-1);
   for (const link of last?.links ?? []) {
-    const whom = link.to === SWITCH ? 'the server' : nameOf(link.to);
+    const peer = peerName(link.to);
     const over = samples.flatMap((sample) => sample.links.filter(({ to }) => to === link.to));
-    way(link, whom, state, say);
-    incoming(over, seen, say);
-    outgoing(link, last!, seen, say);
+    path(link, peer, state, add);
+    incoming(over, observed, add);
+    outgoing(link, last!, peer, add);
   }
-  unit(seen, say);
+  sfu(observed, add);
   for (const { id } of state.participants) {
     if (id === me) continue;
     for (const link of reports.get(id)?.links ?? []) {
       if (link.to !== me) continue;
       for (const stream of link.streams ?? []) {
-        if (stream.direction === 'in' && stream.from === me && stream.kind === 'video' && (stream.frozen_ms ?? 0) > 500) say('warn', `${nameOf(id)} sees your picture stand still (${seconds(stream.frozen_ms!)} of the last five).`);
+        if (stream.direction === 'in' && stream.from === me && stream.kind === 'video' && (stream.frozen_ms ?? 0) > 500) add('warn', `${nameOf(id)} sees your video freeze (${seconds(stream.frozen_ms!)} of the last 5 s).`);
       }
     }
   }
   const failed = last?.calls_failed ?? 0;
-  if (failed) say('note', `${failed} of ${last!.calls} connections that were tried since you joined could not be made.`);
+  if (failed) add('note', `${failed} of ${last!.calls} connections since you joined could not be established.`);
   const order = { bad: 0, warn: 1, note: 2 };
   return reasons.sort((a, b) => order[a.weight] - order[b.weight]);
 }
 
-type Say = (weight: Reason['weight'], text: string) => void;
+type Add = (weight: Reason['weight'], text: string) => void;
 
-function way({ kind, rtt_ms }: LinkQuality, whom: string, state: RoomState, say: Say): void {
-  if (kind === 'relay') say('note', state.topology === 'relay' ? `All with ${whom} goes through a relay, as this room wants it.` : `No straight way to ${whom} was found: all goes through a relay, which takes longer.`);
-  if (rtt_ms > RTT.warn) say(rtt_ms > RTT.bad ? 'bad' : 'warn', `The way to ${whom} and back takes ${Math.round(rtt_ms)} ms: you will talk at the same time.`);
+function path({ kind, rtt_ms }: LinkQuality, peer: string, state: RoomState, add: Add): void {
+  if (kind === 'relay') add('note', state.topology === 'relay' ? `Traffic with ${peer} goes through a relay, as the topology of this room requires.` : `No direct path to ${peer} was found. Traffic goes through a relay, which adds delay.`);
+  if (rtt_ms > RTT.warn) add(rtt_ms > RTT.bad ? 'bad' : 'warn', `The round-trip time to ${peer} is ${Math.round(rtt_ms)} ms. You may interrupt each other.`);
 }
 
-function incoming(links: readonly LinkQuality[], { nameOf, overMs }: Seen, say: Say): void {
+function incoming(links: readonly LinkQuality[], { nameOf, overMs }: Observations, add: Add): void {
   const streams = links.flatMap((link) => link.streams).filter(({ direction }) => direction === 'in');
   const by = new Map<string, StreamQuality[]>();
   for (const one of streams) by.set(`${one.from} ${one.kind}`, [...(by.get(`${one.from} ${one.kind}`) ?? []), one]);
   for (const all of by.values()) {
     const { from, kind } = all[0]!;
-    const what = `${possessive(nameOf(from))} ${kind === 'video' ? 'picture' : 'sound'}`;
+    const media = `${possessive(nameOf(from))} ${kind}`;
     const frozen = sum(all, 'frozen_ms');
-    if (frozen > 200) say(frozen > Math.max(overMs * FROZEN_BAD.share, FROZEN_BAD.ms) ? 'bad' : 'warn', `${what} stood still for ${seconds(frozen)} in the last ${seconds(overMs)}.`);
+    if (frozen > 200) add(frozen > Math.max(overMs * FROZEN_BAD.share, FROZEN_BAD.ms) ? 'bad' : 'warn', `${media} froze for ${seconds(frozen)} in the last ${seconds(overMs)}.`);
     const [loss, residual] = [sum(all, 'loss') / all.length, sum(all, 'residual_loss') / all.length];
     if (loss > LOSS.warn) {
-      const rest = residual > 0.002 ? `, and ${percent(residual)} could not be repaired` : ', and all were sent again in time';
-      say(residual > LOSS.bad || loss > LOSS.bad ? 'bad' : 'warn', `${percent(loss)} of the packets of ${what} are lost on their way to you${rest}.`);
+      const rest = residual > 0.002 ? `, and ${percent(residual)} could not be repaired` : ', and all were retransmitted in time';
+      add(residual > LOSS.bad || loss > LOSS.bad ? 'bad' : 'warn', `${percent(loss)} of the packets of ${media} are lost on the path to you${rest}.`);
     }
     const now = all.at(-1)!;
-    if (kind === 'video' && all.length > 2 && !frozen && now.rate_kbps > 40 && (now.fps ?? 0) < FPS_LOW) say('warn', `Of ${what} only ${Math.round(now.fps ?? 0)} per second come.`);
+    if (kind === 'video' && all.length > 2 && !frozen && now.rate_kbps > 40 && (now.fps ?? 0) < FPS_LOW) add('warn', `${media} arrives with only ${Math.round(now.fps ?? 0)} frames per second.`);
   }
 }
 
-function outgoing(link: LinkQuality, quality: Quality, { nameOf }: Seen, say: Say): void {
+function outgoing(link: LinkQuality, quality: Quality, peer: string, add: Add): void {
   const sent = link.streams.filter(({ direction, kind }) => direction === 'out' && kind === 'video');
-  const whom = link.to === SWITCH ? 'the server' : nameOf(link.to);
   const limited = (by: StreamQuality['limited_by']): StreamQuality | undefined => sent.find(({ limited_by }) => limited_by === by);
   const cpu = limited('cpu');
-  if (cpu) say('warn', `This device does not encode fast enough: your picture to ${whom} is sent ${size(cpu)}.`);
+  if (cpu) add('warn', `This device is too slow to encode your video, so ${peer} receives it ${size(cpu)}.`);
   const bandwidth = limited('bandwidth');
-  if (bandwidth) say('warn', `Your way to ${whom} carries too little${quality.uplink_kbps ? ` (about ${Math.round(quality.uplink_kbps)} kbit/s)` : ''}: your picture is sent ${size(bandwidth)}.`);
+  if (bandwidth) add('warn', `Your upload bandwidth to ${peer} is too low${quality.uplink_kbps ? ` (about ${Math.round(quality.uplink_kbps)} kbit/s)` : ''}, so your video is sent ${size(bandwidth)}.`);
   const lossy = sent.find(({ loss }) => loss > LOSS.warn);
-  if (lossy) say(lossy.loss > LOSS.bad ? 'bad' : 'warn', `${percent(lossy.loss)} of the packets of your picture are lost on their way to ${whom}.`);
+  if (lossy) add(lossy.loss > LOSS.bad ? 'bad' : 'warn', `${percent(lossy.loss)} of the packets of your video are lost on the path to ${peer}.`);
 }
 
 /** Adds reasons that only the SFU can report. */
-function unit({ me, views, viewBefore, nameOf, state }: Seen, say: Say): void {
+function sfu({ me, views, viewBefore, nameOf, state }: Observations, add: Add): void {
   const now = views.get(me);
   if (!isByServer(state.topology) || !now) return;
-  const carries = now.estimate_kbps ? `: your way carries about ${now.estimate_kbps} kbit/s` : '';
+  const bandwidth = now.estimate_kbps ? `: your download bandwidth is about ${now.estimate_kbps} kbit/s` : '';
   for (const { from, kind, layer, layer_switches, last_switch, is_waiting } of now.receives) {
     if (kind !== 'video' || state.participants.some((one) => one.id === from && one.muted_by_host?.includes('video'))) continue;
-    const picture = `${possessive(nameOf(from))} picture`;
+    const video = `${possessive(nameOf(from))} video`;
     const switched = layer_switches - (viewBefore?.receives.find((one) => one.from === from && one.kind === kind)?.layer_switches ?? layer_switches);
-    if (switched >= SWITCHES_MANY) say('warn', `${picture} has changed its size ${switched} times in the last minute: your way is uneven.`);
-    if (layer === null) say('note', `${picture} begins with its next key frame.`);
+    if (switched >= SWITCHES_MANY) add('warn', `${video} changed its resolution ${switched} times in the last minute: your download bandwidth varies.`);
+    if (layer === null) add('note', `${video} starts with its next keyframe.`);
     const layers = views.get(from)?.sends.find((sent) => sent.kind === 'video')?.layers_kbps ?? [];
-    if (!is_waiting && layer !== null && (layers[layer] ?? 0) < 0.7 * Math.max(...layers, 0)) say('note', `The server sends you a smaller copy of ${picture}${last_switch?.why === 'floor' ? ': somebody else speaks' : last_switch?.why === 'gone' ? ': its sender has stopped the better one' : carries}.`);
+    if (!is_waiting && layer !== null && (layers[layer] ?? 0) < 0.7 * Math.max(...layers, 0)) add('note', `The server sends you a lower resolution of ${video}${last_switch?.why === 'floor' ? ': another participant is the active speaker' : last_switch?.why === 'gone' ? ': its sender has stopped the higher one' : bandwidth}.`);
   }
 }
 
@@ -122,4 +122,4 @@ const sum = (streams: readonly StreamQuality[], name: 'frozen_ms' | 'loss' | 're
 const seconds = (ms: number): string => `${(ms / 1000).toFixed(1)} s`;
 const percent = (share: number): string => `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
 const possessive = (name: string): string => (name === 'You' ? 'Your' : `${name}’s`);
-const size = ({ width, height, fps }: StreamQuality): string => (width && height ? `with ${width} × ${height} and ${Math.round(fps ?? 0)} pictures per second` : 'smaller');
+const size = ({ width, height, fps }: StreamQuality): string => (width && height ? `at ${width} × ${height} and ${Math.round(fps ?? 0)} frames per second` : 'at a lower resolution');
