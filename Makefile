@@ -50,7 +50,7 @@ instructions: ## compare instructions per message of the core (callgrind) with t
 sbom: web/node_modules/.installed ## write the bill of materials (CycloneDX) of binary, client and pages to target/sbom
 	node scripts/sbom.mjs $(CARGO_TARGET_DIR)/sbom
 
-teeth: ## check that the tests of docs/security.md fail without their defense; takes a quarter of an hour
+teeth: ## check that the tests of docs/explanation/security.md fail without their defense; takes a quarter of an hour
 	@scripts/security-teeth.sh
 
 build: web ## build the binary with its pages

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use millrace_server::config::ConfigError;
 
-/// docs/performance.md, "Memory", explains why this is not the system's allocator.
+/// docs/explanation/performance.md, "Memory", explains why this is not the system's allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -52,7 +52,7 @@ Prints `listening on URL` once the server accepts connections. SIGTERM drains th
 
 Example: serve phones in the local network with a development certificate
   millrace serve --tls-dev --listen 0.0.0.0:8443
-Example: serve the Internet with a certificate from Let's Encrypt (docs/tls.md)
+Example: serve the Internet with a certificate from Let's Encrypt (docs/reference/tls.md)
   millrace serve --listen 0.0.0.0:443 --tls-acme app.example --tls-acme-accept-terms --set 'auth.keys=[\"millrace.key.pub\"]'
 Example: two threads, UDP datagrams from devices, a heartbeat every 10 s
   millrace serve --shards 2 --udp 127.0.0.1:5005 --set limits.heartbeat=10s";

@@ -1,7 +1,7 @@
 //! Device side of Millrace: simulated cars in a town, recorded drives, a publisher that sends both to a server, a
 //! reader of channels over every transport, and a gateway that forwards between peers.
 //!
-//! This crate never links the server: it uses the wire protocol (`docs/protocol.md`) like any other client.
+//! This crate never links the server: it uses the wire protocol (`docs/reference/protocol.md`) like any other client.
 //! Read first: [`fleet::Fleet`], [`post::Publisher`], [`subscription::read`].
 
 pub mod backoff;

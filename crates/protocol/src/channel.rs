@@ -12,7 +12,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 
 /// Validated channel name: 1-255 bytes of `A-Z a-z 0-9 _ - . : /`, without an empty level. Cloning is cheap.
 ///
-/// Source: docs/protocol.md, "Words".
+/// Source: docs/reference/protocol.md, "Words".
 #[derive(Clone, Eq, PartialOrd, Ord)]
 pub struct ChannelName(Arc<str>);
 

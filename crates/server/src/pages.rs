@@ -145,7 +145,7 @@ impl Site {
             self.limits.connections() as u64,
         );
         gauge("millrace_pending_bytes", "Bytes that wait for single clients.", self.limits.pending_bytes() as u64);
-        gauge("millrace_memory_pressure", "0 to 3, see docs/limits.md.", self.limits.pressure() as u64);
+        gauge("millrace_memory_pressure", "0 to 3, see docs/reference/limits.md.", self.limits.pressure() as u64);
         gauge("millrace_engine_up", "1 while the engine answers.", u64::from(self.engine.is_up()));
         if let Some(acme) = &self.acme {
             let expires_s = acme.expires_s.load(Relaxed);

@@ -2,7 +2,7 @@
 //! the channel `fleet` with the car's id as its key. Read with `policy=latest`, `fleet` returns the newest record
 //! per car.
 //!
-//! Source: docs/protocol.md, "CarCare aliases".
+//! Source: docs/reference/protocol.md, "CarCare aliases".
 
 use std::time::Duration;
 

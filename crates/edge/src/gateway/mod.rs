@@ -4,7 +4,7 @@
 //! - this file: one task per peer, each with its own socket, and one task for the windows of the bundles
 //! - [`http`]: offers, answers and statistics
 //!
-//! Source: docs/gateway.md.
+//! Source: docs/reference/gateway.md.
 
 mod http;
 

@@ -3,7 +3,7 @@
 //!
 //! No connections and no clock: requests and the time are inputs, notifications are outputs.
 //!
-//! Source: docs/rooms.md.
+//! Source: docs/reference/rooms.md.
 
 mod rate_limiter;
 #[cfg(test)]
@@ -443,7 +443,7 @@ impl Room {
         self.participants.keys()
     }
 
-    /// Returns the state that all participants receive. See docs/rooms.md, "State".
+    /// Returns the state that all participants receive. See docs/reference/rooms.md, "State".
     pub fn state(&self) -> Value {
         let participant = |(id, one): (&ParticipantId, &Participant)| {
             let mut shown =

@@ -5,7 +5,7 @@
 //! - [`origin`]: checks the browser origin and the host name of a request
 //! - [`live`]: closes established connections when their token expires or is revoked
 //!
-//! Source: docs/protocol.md, "Credentials".
+//! Source: docs/reference/protocol.md, "Credentials".
 
 mod credential;
 mod live;
@@ -31,7 +31,7 @@ pub(crate) use live::{Grants, end, end_expired, end_revoked};
 pub(crate) use origin::CorsAccess;
 
 /// Error detail for a request without a token where a token is required.
-const HOW: &str = "send a token, as `Authorization: Bearer ..` (docs/protocol.md, \"Credentials\")";
+const HOW: &str = "send a token, as `Authorization: Bearer ..` (docs/reference/protocol.md, \"Credentials\")";
 
 /// Verifies tokens and API keys and returns their grants. All shards share one authority.
 pub trait Authority: Send + Sync {

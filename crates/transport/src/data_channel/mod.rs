@@ -11,7 +11,7 @@
 //! push of the session. Channel `latest` is unreliable: each message is its number followed by whole lines. All
 //! received datagrams are handled before any are sent, because acknowledgments make room for more data.
 //!
-//! Source: docs/protocol.md, "Data channels"; docs/adr/0006.
+//! Source: docs/reference/protocol.md, "Data channels"; docs/adr/0006.
 
 mod config;
 mod datagrams;
