@@ -45,7 +45,9 @@ Try it:
   millrace pub demo '{\"hello\":1}'                       publish to it
   curl 'http://127.0.0.1:8080/v1/channels/demo?wait=30'  receive the next message with curl
   millrace simulate fleet --cars 12                     12 simulated cars on the map at /carcare
-  millrace lab run thorsen-broadcast --quick            run a short benchmark";
+  millrace lab run thorsen-broadcast --quick            run a short benchmark
+
+A running server serves its documentation at /docs: http://127.0.0.1:8080/docs";
 
 const SERVE_EXAMPLES: &str = "\
 Prints `listening on URL` once the server accepts connections. SIGTERM drains the server: clients are asked to reconnect elsewhere, then the process exits; a second SIGTERM exits immediately. SIGHUP reloads the configuration.
