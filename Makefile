@@ -8,7 +8,11 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 BIN := $(CARGO_TARGET_DIR)/debug/millrace
 WEB_SOURCES := $(shell find web/src web/public web/scripts web/*.html web/*.json web/*.ts web/*.js sdk/typescript/src sdk/typescript/*.json -type f 2>/dev/null)
 
-.PHONY: help run install test quick check fmt bench lab instructions sbom teeth build web sdk setup clean screenshots
+# Pages of the documentation: docs/.vitepress/pages.mjs lists them.
+DOCS_SOURCES := $(shell find docs -name node_modules -prune -o -path docs/.vitepress/dist -prune -o -path docs/.vitepress/cache -prune -o -type f -print) \
+	$(wildcard *.md */README.md) sdk/typescript/README.md
+
+.PHONY: help run install test quick check fmt bench lab instructions sbom teeth build web docs sdk setup clean screenshots
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 24
@@ -50,13 +54,15 @@ instructions: ## compare instructions per message of the core (callgrind) with t
 sbom: web/node_modules/.installed ## write the bill of materials (CycloneDX) of binary, client and pages to target/sbom
 	node scripts/sbom.mjs $(CARGO_TARGET_DIR)/sbom
 
-teeth: ## check that the tests of docs/security.md fail without their defense; takes a quarter of an hour
+teeth: ## check that the tests of docs/explanation/security.md fail without their defense; takes a quarter of an hour
 	@scripts/security-teeth.sh
 
 build: web ## build the binary with its pages
 	cargo build -p millrace-cli --locked
 
-web: web/pack/manifest.json ## build the pages for the binary
+web: web/pack/manifest.json ## build the pages and the documentation for the binary
+
+docs: docs/.vitepress/dist/.built ## build the site of the documentation
 
 sdk: sdk/typescript/dist/.built ## build the TypeScript client
 
@@ -67,7 +73,7 @@ setup: ## install missing Debian packages that the tests need, such as Chromium
 	@scripts/setup.sh
 
 clean: ## remove build results
-	rm -rf target sdk/typescript/dist sdk/typescript/node_modules web/dist web/pack web/single web/node_modules
+	rm -rf target sdk/typescript/dist sdk/typescript/node_modules web/dist web/pack web/single web/node_modules docs/.vitepress/dist docs/.vitepress/cache docs/node_modules
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
@@ -86,5 +92,13 @@ web/node_modules/.installed: web/package-lock.json sdk/typescript/dist/.built
 	$(NPM_CI) --prefix web
 	@touch $@
 
-web/pack/manifest.json: web/node_modules/.installed $(WEB_SOURCES)
+docs/node_modules/.installed: docs/package-lock.json
+	$(NPM_CI) --prefix docs
+	@touch $@
+
+docs/.vitepress/dist/.built: docs/node_modules/.installed $(DOCS_SOURCES)
+	npm --prefix docs run --silent build
+	@touch $@
+
+web/pack/manifest.json: web/node_modules/.installed docs/.vitepress/dist/.built $(WEB_SOURCES)
 	npm --prefix web run --silent build

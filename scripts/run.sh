@@ -37,6 +37,7 @@ cat <<TXT
 
     start here    http://127.0.0.1:$port/
     the fleet     http://127.0.0.1:$port/carcare
+    read more     http://127.0.0.1:$port/docs
     in a shell    make install, then: millrace sub 'cars/+/telemetry' --to http://127.0.0.1:$port
 TXT
 sed -n 's/^reachable at /    on the phone  /p' "$output" | grep -v localhost || true

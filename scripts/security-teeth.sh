@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that the tests named in docs/security.md fail without the defense that they test. Removes some defenses, one
-# after the other, in a copy of the sources. Runs the row's test before and after each removal.
+# Checks that the tests named in docs/explanation/security.md fail without the defense that they test. Removes some
+# defenses, one after the other, in a copy of the sources. Runs the row's test before and after each removal.
 # Usage: security-teeth.sh [WORD], for the rows whose name contains WORD. Slow: it builds for each row.
 set -uo pipefail
 cd "$(dirname "$0")/.."

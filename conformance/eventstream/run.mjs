@@ -150,8 +150,8 @@ payloads.push({ body: json, type: 'application/json', text: json });
 const binary = Buffer.from([0, 10, 13, 239, 187, 191, 255, 254]);
 payloads.push({ body: binary, type: 'application/octet-stream', text: binary.toString('base64') });
 /**
- * Returns the text with all line breaks as LF: the format cannot carry their kind. Source: docs/protocol.md, "How one
- * publication looks".
+ * Returns the text with all line breaks as LF: the format cannot carry their kind. Source: docs/reference/protocol.md,
+ * "How one publication looks".
  */
 const carried = (text) => text.replace(/\r\n?/g, '\n');
 

@@ -90,7 +90,7 @@ fn text(publication: &Publication) -> &str {
 
 /// Checks the JSON envelope of a publication.
 ///
-/// Source: docs/protocol.md, "How one publication looks".
+/// Source: docs/reference/protocol.md, "How one publication looks".
 fn envelope(json: &[u8], position: Position, publication: &Publication) {
     #[derive(serde::Deserialize)]
     struct Envelope<'a> {

@@ -133,7 +133,7 @@ fn levels(text: &str) -> Vec<&str> {
 
 /// Reference implementation of pattern matching.
 ///
-/// Source: docs/protocol.md, "Words".
+/// Source: docs/reference/protocol.md, "Words".
 fn matches(pattern: &[&str], name: &[&str]) -> bool {
     match (pattern, name) {
         (["#"], _) => true,

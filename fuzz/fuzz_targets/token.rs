@@ -27,7 +27,7 @@ use serde_json::Value;
 const SECRET: &str = "a secret of thirty-two bytes and more";
 const API_KEY: &str = "mrk_back-end";
 const NOW_S: u64 = 1_800_000_000;
-/// Maximum number of rules in a token. Source: docs/tokens.md.
+/// Maximum number of rules in a token. Source: docs/reference/tokens.md.
 const RULES_MAX: usize = 100;
 const SUBJECT: &str = "{sub}";
 
@@ -142,7 +142,7 @@ fn message(header: &str, claims: &str) -> String {
 
 /// Returns the rules that the claims grant.
 ///
-/// Source: docs/tokens.md, "What a token says".
+/// Source: docs/reference/tokens.md, "What a token says".
 fn rules(claims: &Value) -> Vec<(Right, Pattern)> {
     let said = |right: Right| match &claims["millrace"] {
         Value::Null => {

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// Maximum size of a datagram.
 ///
-/// Source: docs/protocol.md, "CarCare aliases".
+/// Source: docs/reference/protocol.md, "CarCare aliases".
 const DATAGRAM_BYTES_MAX: usize = 1472;
 
 fuzz_target!(|datagram: &[u8]| {

@@ -17,7 +17,7 @@ const LIMITS: [usize; 4] = [10, 200, 4096, 1 << 18];
 const HEADS_BYTES: usize = 14 + CONTROL_BYTES_MAX + 6;
 /// Maximum payload of a control frame. Source: RFC 6455, section 5.5.
 const CONTROL_BYTES_MAX: usize = 125;
-/// Size that a compressed message may always inflate to. Source: docs/limits.md, "Messages of a WebSocket".
+/// Size that a compressed message may always inflate to. Source: docs/reference/limits.md, "Messages of a WebSocket".
 const INFLATED_BYTES_FREE: usize = 4096;
 
 #[derive(Debug, PartialEq, Eq)]

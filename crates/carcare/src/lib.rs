@@ -4,7 +4,7 @@
 //!
 //! Read first: [`CarCare`].
 //!
-//! Source: docs/protocol.md, "CarCare aliases".
+//! Source: docs/reference/protocol.md, "CarCare aliases".
 
 use std::{rc::Rc, time::Duration};
 

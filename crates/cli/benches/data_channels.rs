@@ -1,5 +1,5 @@
 //! Cost of data channels on one core: joins, memory, and a delivery, with native peers on the other core. Figures of
-//! different machines cannot be compared; docs/performance.md has the figures of one machine.
+//! different machines cannot be compared; docs/explanation/performance.md has the figures of one machine.
 //!
 //! The server is pinned to CPU 0. All peers run in one thread on CPU 1, each with its own socket. They are peers of the
 //! lab.

@@ -20,7 +20,7 @@ const BUNDLE_BYTES: u32 = 16 * 1024;
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
-A peer (a browser or a native program) joins by posting an SDP offer to /v1/connect?name=NAME; &to=NAME names the receiver of its messages. The gateway then forwards what the peer sends on its data channel `millrace`, or on `latest`, which is unordered and never retransmits. docs/gateway.md describes the format of bundles. `GET /v1/stats` returns counters.
+A peer (a browser or a native program) joins by posting an SDP offer to /v1/connect?name=NAME; &to=NAME names the receiver of its messages. The gateway then forwards what the peer sends on its data channel `millrace`, or on `latest`, which is unordered and never retransmits. docs/reference/gateway.md describes the format of bundles. `GET /v1/stats` returns counters.
 
 Prints `listening on URL` once the gateway accepts offers. SIGTERM closes all peers and exits.
 
@@ -58,8 +58,8 @@ pub struct Args {
     /// Accept offers from other machines because a proxy in front terminates TLS
     #[arg(long)]
     behind_proxy: bool,
-    /// Accept offers from other machines without TLS (insecure): anyone on the network path can read the secret and impersonate
-    /// a peer
+    /// Accept offers from other machines without TLS (insecure): anyone on the network path can read the secret and
+    /// impersonate a peer
     #[arg(long)]
     insecure_no_tls: bool,
     /// Accept offers from other machines without a secret (insecure): anyone can join

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use millrace_server::config::ConfigError;
 
-/// docs/performance.md, "Memory", explains why this is not the system's allocator.
+/// docs/explanation/performance.md, "Memory", explains why this is not the system's allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -45,14 +45,16 @@ Try it:
   millrace pub demo '{\"hello\":1}'                       publish to it
   curl 'http://127.0.0.1:8080/v1/channels/demo?wait=30'  receive the next message with curl
   millrace simulate fleet --cars 12                     12 simulated cars on the map at /carcare
-  millrace lab run thorsen-broadcast --quick            run a short benchmark";
+  millrace lab run thorsen-broadcast --quick            run a short benchmark
+
+A running server serves its documentation at /docs: http://127.0.0.1:8080/docs";
 
 const SERVE_EXAMPLES: &str = "\
 Prints `listening on URL` once the server accepts connections. SIGTERM drains the server: clients are asked to reconnect elsewhere, then the process exits; a second SIGTERM exits immediately. SIGHUP reloads the configuration.
 
 Example: serve phones in the local network with a development certificate
   millrace serve --tls-dev --listen 0.0.0.0:8443
-Example: serve the Internet with a certificate from Let's Encrypt (docs/tls.md)
+Example: serve the Internet with a certificate from Let's Encrypt (docs/reference/tls.md)
   millrace serve --listen 0.0.0.0:443 --tls-acme app.example --tls-acme-accept-terms --set 'auth.keys=[\"millrace.key.pub\"]'
 Example: two threads, UDP datagrams from devices, a heartbeat every 10 s
   millrace serve --shards 2 --udp 127.0.0.1:5005 --set limits.heartbeat=10s";

@@ -215,7 +215,7 @@ impl History {
     /// Returns the publications after `since`, oldest first; with [`Policy::Latest`] only the newest per key.
     ///
     /// Cost: O(items returned); for `latest` O(items held after `since`).
-    /// Source: docs/protocol.md, "Words" (gap) and "Reading".
+    /// Source: docs/reference/protocol.md, "Words" (gap) and "Reading".
     pub fn page(&mut self, since: Since, policy: Policy, limit: PageLimit, now_ms: u64, bounds: &Bounds) -> Page {
         self.trim(now_ms, bounds);
         let first = self.top + 1 - self.log.len() as u64;

@@ -31,7 +31,7 @@ const URGENT_BYTES_MAX: usize = 256;
 
 type Answer = Response<Full<Bytes>>;
 
-/// Error response: status, code and what to do, as in the server (docs/protocol.md, "Errors").
+/// Error response: status, code and what to do, as in the server (docs/reference/protocol.md, "Errors").
 struct Problem(StatusCode, &'static str, String);
 
 pub async fn serve(state: Rc<SharedState>, stream: TcpStream) {

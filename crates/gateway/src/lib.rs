@@ -8,7 +8,7 @@
 //! - `gateway.rs`: one task per peer, each with its own socket, and one task for the windows of the bundles
 //! - `http.rs`: offers, answers and statistics
 //!
-//! Source: docs/gateway.md.
+//! Source: docs/reference/gateway.md.
 
 mod gateway;
 mod http;

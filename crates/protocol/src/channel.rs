@@ -12,7 +12,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 
 /// Validated channel name: 1-255 bytes of `A-Z a-z 0-9 _ - . : /`, without an empty level. Cloning is cheap.
 ///
-/// Source: docs/protocol.md, "Words".
+/// Source: docs/reference/protocol.md, "Words".
 #[derive(Clone, Eq, PartialOrd, Ord)]
 pub struct ChannelName(Arc<str>);
 
@@ -151,7 +151,7 @@ impl Borrow<str> for ChannelName {
 
 /// Returns true if only the server may publish to this channel: the state, the reports and the inboxes of a room.
 ///
-/// Source: docs/protocol.md, "Rooms".
+/// Source: docs/reference/protocol.md, "Rooms".
 pub fn is_reserved(channel: &str) -> bool {
     let Some((_, rest)) = channel.strip_prefix("rooms/").and_then(|rest| rest.split_once('/')) else { return false };
     matches!(rest, "state" | "reports" | "inbox") || rest.starts_with("inbox/")

@@ -30,7 +30,7 @@ impl Right {
 
 /// Permissions of a client, with its identity. An operation that no rule permits is forbidden.
 ///
-/// Source: docs/tokens.md.
+/// Source: docs/reference/tokens.md.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Grant {
     /// Subject of the token (`sub`).

@@ -3,8 +3,8 @@
 //!
 //! A ticket is base64url (no padding) of `HMAC-SHA256 ‖ JSON`. The JSON contains the bodies of the session's own
 //! `subscribe` commands: `{"until": <ms>, "subscribe": [{"channel", "since", "policy"?, "positions"?}]}`. A ticket
-//! is signed, not encrypted, because its session knows the content anyway. Source: docs/protocol.md, "Moving to
-//! another server".
+//! is signed, not encrypted, because its session knows the content anyway. Source: docs/reference/protocol.md, "Moving
+//! to another server".
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use hmac::{Hmac, KeyInit, Mac};

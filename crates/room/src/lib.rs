@@ -3,7 +3,7 @@
 //!
 //! No connections and no clock: requests and the time are inputs, notifications are outputs.
 //!
-//! Source: docs/rooms.md.
+//! Source: docs/reference/rooms.md.
 //!
 //! Read first: [`Room`], [`Topology`], [`Config`].
 

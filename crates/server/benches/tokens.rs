@@ -1,6 +1,6 @@
 //! Cost of verifying a request's token: a signature of each algorithm, and a cached token. One thread, no network.
 //!
-//! `cargo bench -p millrace-server --bench tokens` prints a row for each; docs/tokens.md has the figures.
+//! `cargo bench -p millrace-server --bench tokens` prints a row for each; docs/reference/tokens.md has the figures.
 
 use std::{hint::black_box, time::Instant};
 

@@ -1,7 +1,7 @@
 //! Admin API for operators, on a listener of its own and protected by a token: metrics, settings, connections,
 //! disconnects and revocations.
 //!
-//! Source: docs/operating.md, "The admin listener".
+//! Source: docs/reference/admin.md.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -73,7 +73,7 @@ impl Admin {
             (&Method::GET, "/admin/connections") => self.connections(parts).await,
             (&Method::POST, "/admin/disconnect") => self.disconnect(read(body)?).await,
             (&Method::POST, "/admin/revoke") => self.revoke(read(body)?),
-            _ => Err(Error::new(Code::NotFound, "docs/operating.md, \"The admin listener\", lists what there is")),
+            _ => Err(Error::new(Code::NotFound, "docs/reference/admin.md lists what there is")),
         }
     }
 

@@ -145,7 +145,7 @@ impl Site {
             self.limits.connections() as u64,
         );
         gauge("millrace_pending_bytes", "Bytes that wait for single clients.", self.limits.pending_bytes() as u64);
-        gauge("millrace_memory_pressure", "0 to 3, see docs/limits.md.", self.limits.pressure() as u64);
+        gauge("millrace_memory_pressure", "0 to 3, see docs/reference/limits.md.", self.limits.pressure() as u64);
         gauge("millrace_engine_up", "1 while the engine answers.", u64::from(self.engine.is_up()));
         if let Some(acme) = &self.acme {
             let expires_s = acme.expires_s.load(Relaxed);
@@ -212,6 +212,17 @@ impl Site {
         Some(response)
     }
 
+    /// Redirects from the name of a folder, such as `/docs`, to its page `/docs/`.
+    fn folder(&self, path: &str) -> Option<Response> {
+        let address = format!("{path}/");
+        // A known address is a valid header, and never an address of another host (`//host/`).
+        self.assets.contains_key(&address).then_some(())?;
+        let location = HeaderValue::from_str(&address).ok()?;
+        let mut response = text(StatusCode::PERMANENT_REDIRECT, "text/plain", format!("{address}\n"));
+        response.headers_mut().insert(header::LOCATION, location);
+        Some(fresh(response))
+    }
+
     /// The page for a person who opened an address that does not exist. Other clients get problem details.
     fn not_found(&self, request: &Parts) -> Option<Response> {
         let accept = request.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -237,11 +248,14 @@ impl Pages for Site {
             // The media type makes phones offer to install the certificate.
             "/ca.crt" => self.ca.clone().map(|ca| fresh(text(StatusCode::OK, "application/x-x509-ca-cert", ca))),
             path if self.assets.is_empty()
-                && matches!(page_of(path), "/" | "/carcare" | "/rooms" | "/gateway" | "/lab") =>
+                && matches!(page_of(path), "/" | "/carcare" | "/docs" | "/rooms" | "/gateway" | "/lab") =>
             {
                 Some(not_built())
             }
-            path => self.asset(page_of(path), request).or_else(|| self.not_found(request)),
+            path => {
+                let page = || self.asset(page_of(path), request);
+                page().or_else(|| self.folder(path)).or_else(|| self.not_found(request))
+            }
         }
     }
 }

@@ -265,7 +265,7 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
     threads.push(std::thread::Builder::new().name("memory".into()).spawn(watching)?);
     if config.server.behind_proxy && config.server.trusted_proxies.is_empty() && !address.ip().is_loopback() {
         tracing::warn!(
-            "clients of a proxy on another machine share one address in all limits: add the proxy to server.trusted_proxies (docs/limits.md)"
+            "clients of a proxy on another machine share one address in all limits: add the proxy to server.trusted_proxies (docs/reference/limits.md)"
         );
     }
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");

@@ -8,13 +8,13 @@ use crate::Config;
 /// The ways to enable TLS, and to waive it.
 const ENCRYPT: &str = "traffic would not be encrypted. Choose one:
       --tls-dev                               use a development certificate, for a private network
-      --set tls.cert=FILE --set tls.key=FILE  use your own certificate (docs/tls.md)
+      --set tls.cert=FILE --set tls.key=FILE  use your own certificate (docs/reference/tls.md)
       --tls-acme DOMAIN                       get a certificate from Let's Encrypt, renewed automatically
       --behind-proxy                          a proxy in front terminates TLS
       --insecure-no-tls                       no TLS: anyone on the network path can read and change the traffic";
 /// The ways to enable authentication, and to waive it.
 const ASK: &str = "clients would not be authenticated. Choose one:
-      --set auth.keys='[\"FILE\"]'              verify tokens with public keys (docs/tokens.md; `millrace token key` creates a pair)
+      --set auth.keys='[\"FILE\"]'              verify tokens with public keys (docs/reference/tokens.md; `millrace token key` creates a pair)
       MILLRACE_AUTH__SECRET=..                verify tokens with a shared secret, from the environment
       --insecure-no-auth                      no authentication: anyone can read and publish everything";
 /// The way to serve this machine only.

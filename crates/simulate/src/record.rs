@@ -1,4 +1,4 @@
-//! Record that a car sends: the CarCare record of `docs/protocol.md` with a few more optional fields.
+//! Record that a car sends: the CarCare record of `docs/reference/protocol.md` with a few more optional fields.
 
 use serde::{Deserialize, Serialize};
 

@@ -7,7 +7,7 @@ use tokio::io::unix::AsyncFd;
 
 /// Timer with a fixed interval. It uses a kernel timer that is set once. With a timer of the runtime, each sleep of
 /// the thread would set a kernel timer and each wake-up would cancel it, which costs 4 % with thousands of small
-/// messages (docs/performance.md).
+/// messages (docs/explanation/performance.md).
 pub struct Ticks(AsyncFd<OwnedFd>);
 
 impl Ticks {

@@ -9,7 +9,7 @@ export interface ErrorDetails {
   /** Time before the next attempt, ms. */
   readonly retryAfter?: number | undefined;
   readonly transport?: TransportName | undefined;
-  /** The server's own error code, for example `bad_channel` or `too_many`. See docs/protocol.md, "Errors". */
+  /** The server's own error code, for example `bad_channel` or `too_many`. See docs/reference/protocol.md, "Errors". */
   readonly reason?: string | undefined;
   readonly cause?: unknown;
 }
@@ -61,9 +61,9 @@ export function refused({ code = '', detail = code, retry = false }: Refusal): M
 }
 
 /**
- * Returns the error for a WebSocket close code (docs/protocol.md, "WebSocket"). Browsers report 1005 and 1006 when the
- * connection was lost or the handshake was refused. Both are retryable, and so is 4001 (token expired), because the
- * next connection uses a new token.
+ * Returns the error for a WebSocket close code (docs/reference/protocol.md, "WebSocket"). Browsers report 1005 and 1006
+ * when the connection was lost or the handshake was refused. Both are retryable, and so is 4001 (token expired),
+ * because the next connection uses a new token.
  */
 export function closeError(code: number, reason: string | undefined, address: string): MillraceError {
   const kind: ErrorCode = /^10(0[2379]|10)$/.test(String(code))

@@ -37,7 +37,7 @@ export interface Page {
   readonly more?: boolean;
 }
 
-/** Requests and their responses: the commands of a session (docs/protocol.md, "WebSocket"). */
+/** Requests and their responses: the commands of a session (docs/reference/protocol.md, "WebSocket"). */
 export interface Commands {
   publish: [Draft, { readonly position: string }];
   history: [{ readonly channel: string; readonly since: string; readonly until?: string; readonly limit: number }, Page];

@@ -1,4 +1,4 @@
-// Positions (`epoch:offset`), channel names and patterns. Source: docs/protocol.md, "Words".
+// Positions (`epoch:offset`), channel names and patterns. Source: docs/reference/protocol.md, "Words".
 import { MillraceError } from './errors.js';
 
 export interface Position {

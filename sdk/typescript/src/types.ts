@@ -1,4 +1,4 @@
-// The public types. docs/protocol.md describes the effect of each option on the wire.
+// The public types. docs/reference/protocol.md describes the effect of each option on the wire.
 import type { MillraceError } from './errors.js';
 
 export type TransportName = 'websocket' | 'http-stream' | 'sse' | 'long-poll' | 'poll' | 'data-channel';

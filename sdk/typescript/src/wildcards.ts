@@ -1,6 +1,6 @@
 // Adds patterns of channels (`cars/+/telemetry`, `cars/#`) to a hub that supports only channels. Source:
-// docs/protocol.md, "WebSocket". A pattern resumes from the last position of every channel that was received, and from
-// a time for all other channels.
+// docs/reference/protocol.md, "WebSocket". A pattern resumes from the last position of every channel that was received,
+// and from a time for all other channels.
 import { MillraceError } from './errors.js';
 import { ago, attach, detach, policyOf, type Hub, type Wire } from './hub.js';
 import { checkChannel, isNewer } from './position.js';

@@ -1,5 +1,5 @@
-// A server that implements docs/protocol.md and fails on command: cuts, silence, refusals. server.test.ts tests the
-// behavior of the real server.
+// A server that implements docs/reference/protocol.md and fails on command: cuts, silence, refusals. server.test.ts
+// tests the behavior of the real server.
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { WebSocketServer, type WebSocket } from 'ws';

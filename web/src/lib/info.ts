@@ -1,4 +1,4 @@
-/** Response of `GET /v1/info` (docs/protocol.md, "Operating"). */
+/** Response of `GET /v1/info` (docs/reference/protocol.md, "Operating"). */
 export interface Info {
   readonly version: string;
   readonly uptime_s: number;

@@ -17,7 +17,7 @@ use millrace_lab::{
     load::websocket::{RawFrame, TEXT, connect, frame_into},
 };
 
-/// Subprotocol of sessions (docs/protocol.md, "Session").
+/// Subprotocol of sessions (docs/reference/protocol.md, "Session").
 pub const SESSION: &str = "millrace.v1+json";
 const EVERY: Duration = Duration::from_millis(10);
 

@@ -1,5 +1,6 @@
 //! Cost of the SFU on one core: forwarded packets and their delay, with native publishers and viewers on the other
-//! core. Figures of different machines cannot be compared; docs/performance.md has the figures of one machine.
+//! core. Figures of different machines cannot be compared; docs/explanation/performance.md has the figures of one
+//! machine.
 //!
 //! The server is pinned to CPU 0. All clients run in one thread on CPU 1, each with its own socket. One publisher in
 //! each room sends VP8 packets of 1,100 bytes (115 a second are 1 Mbit/s). Every packet that a viewer receives is

@@ -1,8 +1,8 @@
 //! Attacks on a live server while a hundred honest clients measure their latency.
 //!
 //! `scripts/abuse.sh` runs all attacks in their short form, one after the other. `scripts/abuse.sh full` runs each
-//! attack for half a minute, with 10,000 connections and a million names. docs/security.md maps each attack to a
-//! threat.
+//! attack for half a minute, with 10,000 connections and a million names. docs/explanation/security.md maps each attack
+//! to a threat.
 
 mod attack;
 #[path = "../cluster/broker.rs"]

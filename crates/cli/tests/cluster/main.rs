@@ -1,8 +1,8 @@
 //! Clusters of real processes: nodes, an engine, and HAProxy in front. The tests inject faults under load and check
 //! the messages of every client.
 //!
-//! `cargo test -p millrace-cli --test cluster` runs all tests, one after the other. docs/operating.md, "Clusters
-//! under failures", lists the settings.
+//! `cargo test -p millrace-cli --test cluster` runs all tests, one after the other. docs/explanation/failures.md,
+//! "Clusters under failures", lists the settings.
 
 mod balancer;
 mod broker;

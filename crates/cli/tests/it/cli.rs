@@ -206,9 +206,13 @@ fn the_printed_defaults_are_a_good_file_and_the_document() {
     let checked = run(&["config", "check", "--config", &path]);
     assert_eq!((checked.code, checked.out.as_str()), (Some(0), "valid\n"), "{checked:?}");
 
-    let document = std::fs::read_to_string(repository("docs/config.md")).expect("the document is there");
+    let document = std::fs::read_to_string(repository("docs/reference/config.md")).expect("the document is there");
     let block = document.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
-    assert_eq!(block, Some(printed.out.as_str()), "put what `millrace config default` prints into docs/config.md");
+    assert_eq!(
+        block,
+        Some(printed.out.as_str()),
+        "put what `millrace config default` prints into docs/reference/config.md"
+    );
 }
 
 #[test]

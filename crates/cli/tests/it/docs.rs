@@ -90,7 +90,7 @@ fn every_file_that_is_named_exists() {
 
 #[test]
 fn every_limit_is_in_its_document_with_a_test_that_exists() {
-    let text = fs::read_to_string(repository("docs/limits.md")).expect("the document is there");
+    let text = fs::read_to_string(repository("docs/reference/limits.md")).expect("the document is there");
     let defaults = millrace_server::config::DEFAULT_TOML;
     let section = defaults.split("[limits]").nth(1).and_then(|rest| rest.split("\n[").next()).expect("a section");
     let keys: Vec<&str> = section.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
@@ -98,7 +98,7 @@ fn every_limit_is_in_its_document_with_a_test_that_exists() {
     // These settings select features and origins; they are not limits.
     let not_limits = ["compression", "allowed_origins"];
     for key in keys.into_iter().filter(|key| !not_limits.contains(key)) {
-        assert!(text.contains(&format!("`{key}`")), "limits.{key} is not in docs/limits.md");
+        assert!(text.contains(&format!("`{key}`")), "limits.{key} is not in docs/reference/limits.md");
     }
     let sources: String = files(repository("crates"), "rs")
         .iter()
@@ -119,7 +119,7 @@ fn every_limit_is_in_its_document_with_a_test_that_exists() {
 /// Every threat must name an existing test; otherwise the claimed protection is unchecked.
 #[test]
 fn every_threat_names_a_test_that_exists() {
-    let text = fs::read_to_string(repository("docs/security.md")).expect("the document is there");
+    let text = fs::read_to_string(repository("docs/explanation/security.md")).expect("the document is there");
     let (_, threats) = text.split_once("## Threats").expect("the section is there");
     let (threats, _) = threats.split_once("\n## ").expect("something follows");
     let is_threat = |line: &&str| line.starts_with("| ") && !line.starts_with("| threat |");

@@ -1,6 +1,6 @@
 //! Session over data channels: an offer by HTTP, then lines over UDP.
 //!
-//! Source: docs/protocol.md, "Data channels".
+//! Source: docs/reference/protocol.md, "Data channels".
 
 mod socket;
 

@@ -75,7 +75,7 @@ pub struct Options {
     pub retry_for: Option<Duration>,
 }
 
-/// Publication with its envelope, as in `docs/protocol.md`.
+/// Publication with its envelope, as in `docs/reference/protocol.md`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Message {
     pub channel: String,

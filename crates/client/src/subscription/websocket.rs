@@ -178,7 +178,7 @@ fn refusal(error: Error, server: &Server) -> End {
     }
 }
 
-/// Maps a close code to the next action. Source: docs/protocol.md, "WebSocket".
+/// Maps a close code to the next action. Source: docs/reference/protocol.md, "WebSocket".
 fn closed(close: Option<(CloseCode, String)>) -> End {
     let Some((code, reason)) = close else { return End::Lost("closed without a reason".into()) };
     let what = format!("closed with {code} {reason}");

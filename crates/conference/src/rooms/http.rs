@@ -1,4 +1,4 @@
-//! HTTP API of rooms. Source: docs/protocol.md, "Rooms".
+//! HTTP API of rooms. Source: docs/reference/protocol.md, "Rooms".
 
 use std::rc::Rc;
 

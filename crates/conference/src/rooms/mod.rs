@@ -10,7 +10,7 @@
 //! - [`report`]: the checks of participants' reports
 //! - [`switch`]: the interface to the SFU
 //!
-//! Source: docs/rooms.md; docs/protocol.md, "Rooms".
+//! Source: docs/reference/rooms.md; docs/reference/protocol.md, "Rooms".
 
 mod config;
 mod http;

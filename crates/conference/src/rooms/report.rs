@@ -1,5 +1,5 @@
 //! Checks the reports of participants: known figures must be in range, and everything must be small. Source:
-//! docs/rooms.md, "Measuring".
+//! docs/reference/rooms.md, "Measuring".
 
 use millrace_protocol::{Code, Error};
 use serde_json::{Map, Value};

@@ -10,7 +10,7 @@
 //! The server runs on one thread of its own. Relayed data touches no channel, so there is no state to share with a
 //! shard, and a busy relay delays no reader.
 //!
-//! Source: docs/turn.md; docs/adr/0007.
+//! Source: docs/reference/turn.md; docs/adr/0007.
 
 mod desk;
 mod offer;

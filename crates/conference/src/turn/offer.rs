@@ -1,4 +1,4 @@
-//! `POST /v1/turn`: returns the `iceServers` for an `RTCPeerConnection`. Source: docs/protocol.md, "A relay".
+//! `POST /v1/turn`: returns the `iceServers` for an `RTCPeerConnection`. Source: docs/reference/protocol.md, "A relay".
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,4 +1,4 @@
-//! docs/rooms.md and the parts "Rooms" and "Media" of docs/protocol.md, tested against a real server.
+//! docs/reference/rooms.md and the parts "Rooms" and "Media" of docs/reference/protocol.md, tested against a real server.
 
 mod media;
 mod rooms;

@@ -1,5 +1,5 @@
 //! Order and history in NATS. JetStream stores and orders publications; core NATS delivers them. See [`subject`] for
-//! the subjects, [`append`] for the order, [`read`] for history, and docs/engines.md for operators.
+//! the subjects, [`append`] for the order, [`read`] for history, and docs/reference/engines.md for operators.
 
 mod append;
 mod lease;

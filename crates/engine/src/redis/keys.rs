@@ -5,7 +5,7 @@ use millrace_protocol::{ChannelName, Pattern};
 /// number loses every channel.
 pub const BUCKETS: u32 = 256;
 
-/// Names of all keys and pub/sub channels in Redis. See docs/engines.md, "Keys in Redis".
+/// Names of all keys and pub/sub channels in Redis. See docs/reference/engines.md, "Keys in Redis".
 pub struct Keys(String);
 
 impl Keys {

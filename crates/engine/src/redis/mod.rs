@@ -2,7 +2,7 @@
 //!
 //! One function call on the server appends a batch to the channel's stream, enforces the history limits and publishes
 //! the batch (`library.lua`). The nodes receive it by pub/sub. A publication that pub/sub loses is detected by its
-//! offset and read from the stream. docs/engines.md, "Redis", describes the keys.
+//! offset and read from the stream. docs/reference/engines.md, "Redis", describes the keys.
 
 mod keys;
 mod link;

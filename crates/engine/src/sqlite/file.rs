@@ -344,7 +344,7 @@ impl Log {
 pub(super) fn describe(error: &rusqlite::Error) -> String {
     let advice = match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-            "; move it away to begin anew, or put back a copy (docs/engines.md, \"Copies\")"
+            "; move it away to begin anew, or put back a copy (docs/reference/engines.md, \"Copies\")"
         }
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             "; the server must be allowed to write the file and its folder"

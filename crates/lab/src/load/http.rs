@@ -310,7 +310,7 @@ pub fn post(path: &str, headers: &str, body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(body);
 }
 
-/// Posts an offer on a blocking connection and returns the answer (docs/protocol.md, "Data channels").
+/// Posts an offer on a blocking connection and returns the answer (docs/reference/protocol.md, "Data channels").
 ///
 /// Errors: like [`exchange`]; the answer is not text.
 pub fn post_offer(stream: &mut TcpStream, path: &str, sdp: &str) -> anyhow::Result<String> {

@@ -1,6 +1,6 @@
 //! Model of the bytes that each transport of Millrace should need, from the protocols alone.
 //!
-//! Formats: RFC 6455 (frames), RFC 9112 (HTTP/1.1), the HTML Standard (event streams), `docs/protocol.md`
+//! Formats: RFC 6455 (frames), RFC 9112 (HTTP/1.1), the HTML Standard (event streams), `docs/reference/protocol.md`
 //! (envelopes), RFC 9293 and 7323 (segments). The size of HTTP heads is taken from the recorded heads, without the
 //! values that change; those are computed. An ACK is a separate segment unless the same end sends data within the ACK
 //! delay (RFC 9293, 3.8.6.3; Linux: 40 ms).

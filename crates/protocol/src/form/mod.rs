@@ -22,7 +22,7 @@ const RETRY_MS: u32 = 100;
 
 /// Encoding of publications for readers that are sent a stream of frames.
 ///
-/// Source: docs/protocol.md, "How one publication looks".
+/// Source: docs/reference/protocol.md, "How one publication looks".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Form {
     /// WebSocket, payloads only.

@@ -302,7 +302,7 @@ impl Room {
         self.participants.keys()
     }
 
-    /// Returns the state that all participants receive. See docs/rooms.md, "State".
+    /// Returns the state that all participants receive. See docs/reference/rooms.md, "State".
     pub fn state(&self) -> Value {
         let participant = |(id, one): (&ParticipantId, &Participant)| {
             let mut shown =

@@ -4,7 +4,7 @@
 //! [{"peer":"arm-1","data":"text, as it was sent"},{"peer":"arm-2","data":"AP8=","encoding":"base64"},{"lost":3}]
 //! ```
 //!
-//! Source: docs/gateway.md, "Bundles".
+//! Source: docs/reference/gateway.md, "Bundles".
 
 use std::borrow::Cow;
 

@@ -9,7 +9,7 @@
 //! Channel `millrace` is a stream of lines, independent of message boundaries: each line is a command, a reply or a
 //! push of the session. Channel `latest` is unreliable: each message is its number followed by whole lines.
 //!
-//! Source: docs/protocol.md, "Data channels"; docs/adr/0006.
+//! Source: docs/reference/protocol.md, "Data channels"; docs/adr/0006.
 
 mod driver;
 mod endpoint;

@@ -98,8 +98,8 @@ pub fn problem(error: &Error) -> Response {
     response
 }
 
-/// Forbids caching. Source: docs/protocol.md, "Reading". The thesis found proxies that ignore these headers; for
-/// them the SDK adds a cache-busting parameter.
+/// Forbids caching. Source: docs/reference/protocol.md, "Reading". The thesis found proxies that ignore these headers;
+/// for them the SDK adds a cache-busting parameter.
 pub fn no_cache(response: &mut Response) {
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-store, must-revalidate"));

@@ -2,7 +2,7 @@
 //! `until` ends a range where `since` with the same value would begin one. So ranges join without a hole or an
 //! overlap.
 //!
-//! Source: docs/protocol.md, "Ranges".
+//! Source: docs/reference/protocol.md, "Ranges".
 
 use millrace_delivery::{Page, PageLimit};
 use millrace_engine::Engine;

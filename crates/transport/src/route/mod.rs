@@ -88,7 +88,7 @@ fn is_error(response: &Response) -> bool {
 }
 
 fn not_found() -> Error {
-    Error::new(Code::NotFound, "there is nothing at this path; docs/protocol.md lists what there is")
+    Error::new(Code::NotFound, "there is nothing at this path; docs/reference/protocol.md lists what there is")
 }
 
 /// Handles a GET of channels; returns `None` for other requests.

@@ -47,7 +47,7 @@ async fn bad_requests_are_problems_that_say_what_is_wrong() {
         ("/v1/channels/a?subscribe=maybe", 400, "bad_request", "yes"),
         ("/v1/connect", 400, "bad_request", "millrace.v1+json"),
         ("/v1/presence/a?x=1", 400, "bad_request", "unknown"),
-        ("/v1/nothing", 404, "not_found", "docs/protocol.md"),
+        ("/v1/nothing", 404, "not_found", "docs/reference/protocol.md"),
         ("/rest/clientpolling/a%2Fb/sensordata", 400, "bad_channel", "id"),
         ("/rest/clientpolling/1/sensordata?since=x", 400, "bad_request", "milliseconds"),
         ("/websocket/1/sensordata", 400, "bad_request", "Upgrade"),

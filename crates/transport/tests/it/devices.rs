@@ -1,4 +1,4 @@
-//! The routes of the 2014 CarCare service. Source: docs/protocol.md, "CarCare aliases".
+//! The routes of the 2014 CarCare service. Source: docs/reference/protocol.md, "CarCare aliases".
 
 use serde_json::{Value, json};
 use tokio_tungstenite::{connect_async, tungstenite::Message as Frame};

@@ -1,5 +1,5 @@
-//! A client shuts down its writing side: earlier requests are answered, and streams end. docs/protocol.md, "Half-closed
-//! connections".
+//! A client shuts down its writing side: earlier requests are answered, and streams end. docs/reference/protocol.md,
+//! "Half-closed connections".
 
 use crate::{
     client::raw::{Raw, handshake},

@@ -1,4 +1,5 @@
-//! Each limit that is reached gives the answer that docs/limits.md names, and is counted. The server stays available.
+//! Each limit that is reached gives the answer that docs/reference/limits.md names, and is counted. The server stays
+//! available.
 
 use std::time::{Duration, Instant};
 

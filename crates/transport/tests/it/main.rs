@@ -1,5 +1,5 @@
-//! docs/protocol.md, tested against a real server over real sockets: every promise on every transport, and the reaction
-//! to bad input.
+//! docs/reference/protocol.md, tested against a real server over real sockets: every promise on every transport, and
+//! the reaction to bad input.
 
 mod access;
 mod admission;

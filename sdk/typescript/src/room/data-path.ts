@@ -1,6 +1,6 @@
 // Reads and writes the channel `rooms/{room}/data`: by the client that already exists, or, on a connection with the
-// SFU, by a session beside its media. After a switch, reading resumes from the same position. Source: docs/rooms.md,
-// "Data".
+// SFU, by a session beside its media. After a switch, reading resumes from the same position. Source:
+// docs/reference/rooms.md, "Data".
 import { client, type Core } from '../client.js';
 import { isNewer } from '../position.js';
 import { dataChannelOn } from '../transports/data-channel.js';

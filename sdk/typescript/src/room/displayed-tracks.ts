@@ -1,6 +1,6 @@
 // The tracks of others that the application shows. Each participant is shown by the tracks of one link. Tracks of
-// another link replace them once their video plays, so that a playing video is always shown. Source: docs/rooms.md,
-// "The state".
+// another link replace them once their video plays, so that a playing video is always shown. Source:
+// docs/reference/rooms.md, "The state".
 import { sleep } from '../listen.js';
 import type { Link } from './link.js';
 import type { RemoteTrack } from './types.js';

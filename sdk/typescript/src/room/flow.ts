@@ -3,7 +3,7 @@
 // Every message has its sender and a sequence number of that sender. A new link begins with `hello`: each side sends
 // what it has received, and where new receivers begin. Missing messages are then sent from a bounded buffer. A hub
 // forwards what it receives. A participant that no link reaches reads the channel `rooms/{room}/data`; meanwhile,
-// senders also publish to it. Source: docs/rooms.md, "Data".
+// senders also publish to it. Source: docs/reference/rooms.md, "Data".
 import type { Link } from './link.js';
 import type { Data, RoomState } from './types.js';
 import { isByServer, neighbours } from './topology.js';

@@ -5,7 +5,7 @@
 //   const room = await joinRoom('https://example.com', 'kitchen', { name: 'Ann', stream });
 //   room.on('track', ({ participant, stream }) => show(participant, stream));
 //
-// Each peer derives its links from the room's state; no peer controls another. Source: docs/rooms.md.
+// Each peer derives its links from the room's state; no peer controls another. Source: docs/reference/rooms.md.
 import { pauseOf } from '../backoff.js';
 import { payloadOf } from '../client.js';
 import { toError, type MillraceError } from '../errors.js';

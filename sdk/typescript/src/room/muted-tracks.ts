@@ -1,5 +1,5 @@
-// Media that a host has muted: it is neither sent nor played here, whatever the peer does. Source: docs/rooms.md,
-// "Mute".
+// Media that a host has muted: it is neither sent nor played here, whatever the peer does. Source:
+// docs/reference/rooms.md, "Mute".
 import type { RoomState } from './types.js';
 
 export const isMuted = ({ participants }: RoomState, id: string, kind: string): boolean =>

@@ -1,5 +1,5 @@
 // Measures a link since the last reading, with the metrics of Lozano's thesis: rate, RTT, OWD, loss, residual loss,
-// set-up time, CPU. Source: W3C "Identifiers for WebRTC's Statistics API"; docs/rooms.md, "Measuring".
+// set-up time, CPU. Source: W3C "Identifiers for WebRTC's Statistics API"; docs/reference/rooms.md, "Measuring".
 import type { LinkQuality, StreamQuality } from './types.js';
 
 /** A link that a meter reads. */

@@ -1,4 +1,4 @@
-// Requests of a participant to the server. Source: docs/protocol.md, "Rooms".
+// Requests of a participant to the server. Source: docs/reference/protocol.md, "Rooms".
 import { pauseOf } from '../backoff.js';
 import { problem, toError } from '../errors.js';
 import { tokenOf } from '../link.js';

@@ -1,4 +1,4 @@
-// The links of a participant, derived from the room's state. Source: docs/rooms.md, "Topologies".
+// The links of a participant, derived from the room's state. Source: docs/reference/rooms.md, "Topologies".
 import type { RoomState } from './types.js';
 
 /** Pseudo-participant that stands for the SFU of the server. */

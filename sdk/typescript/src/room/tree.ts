@@ -3,7 +3,8 @@
 //
 // Each message carries its position in the channel. A participant that is new, gets another parent or loses a message
 // therefore knows what is missing, and reads it from history. A participant without a live parent reads the channel
-// itself until it has one. It reports this to the room, which assigns another parent. Source: docs/rooms.md, "Data".
+// itself until it has one. It reports this to the room, which assigns another parent. Source: docs/reference/rooms.md,
+// "Data".
 import type { Subscription } from '../types.js';
 import { isNewer, parsePosition } from '../position.js';
 import type { Flow, FlowHost } from './flow.js';

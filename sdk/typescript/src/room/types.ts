@@ -1,4 +1,4 @@
-// The public types of a room. docs/rooms.md describes what they mean on the wire.
+// The public types of a room. docs/reference/rooms.md describes what they mean on the wire.
 import type { MillraceError } from '../errors.js';
 import type { ConnectOptions } from '../types.js';
 

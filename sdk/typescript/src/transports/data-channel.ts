@@ -1,6 +1,6 @@
 // A session over WebRTC data channels: an offer by `POST /v1/connect`, then lines over UDP. Messages with policy
-// `latest` arrive on a separate channel, on which lost messages are not retransmitted. Source: docs/protocol.md, "Data
-// channels".
+// `latest` arrive on a separate channel, on which lost messages are not retransmitted. Source:
+// docs/reference/protocol.md, "Data channels".
 import { closeError, MillraceError, problem, toError } from '../errors.js';
 import type { Transport } from '../link.js';
 import { send } from '../request.js';

@@ -1,4 +1,4 @@
-// Long polling: the server holds each request until it has data. Source: docs/protocol.md, "Reading".
+// Long polling: the server holds each request until it has data. Source: docs/reference/protocol.md, "Reading".
 import { polling } from './polling.js';
 import type { Transport } from '../link.js';
 

@@ -1,4 +1,4 @@
-// Plain polling: one short request every `pollMs`. Source: docs/protocol.md, "Reading".
+// Plain polling: one short request every `pollMs`. Source: docs/reference/protocol.md, "Reading".
 import { polling } from './polling.js';
 import type { Transport } from '../link.js';
 

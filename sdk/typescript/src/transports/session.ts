@@ -1,4 +1,5 @@
-// A session, `millrace.v1+json`, over any carrier of text in both directions. Source: docs/protocol.md, "Sessions".
+// A session, `millrace.v1+json`, over any carrier of text in both directions. Source: docs/reference/protocol.md,
+// "Sessions".
 import { MillraceError, refused, toError } from '../errors.js';
 import { tokenOf, type Draft, type Link, type LinkHost } from '../link.js';
 import { TIMER_MAX } from '../listen.js';

@@ -1,4 +1,4 @@
-// HTTP streaming: one JSON line per publication. Source: docs/protocol.md, "Reading".
+// HTTP streaming: one JSON line per publication. Source: docs/reference/protocol.md, "Reading".
 import type { Transport } from '../link.js';
 import { HttpLink } from './http-link.js';
 import { reading } from './reading.js';

@@ -1,4 +1,5 @@
-// A session over one WebSocket: `/v1/connect`, subprotocol `millrace.v1+json`. Source: docs/protocol.md, "WebSocket".
+// A session over one WebSocket: `/v1/connect`, subprotocol `millrace.v1+json`. Source: docs/reference/protocol.md,
+// "WebSocket".
 import { closeError, refused, type MillraceError } from '../errors.js';
 import type { LinkHost, Transport } from '../link.js';
 import { openSession, type Dial } from './session.js';

@@ -1,7 +1,7 @@
 import { UNKNOWN, number } from '../../lib/format';
 
 /**
- * One record as cars send it (docs/protocol.md, "CarCare aliases").
+ * One record as cars send it (docs/reference/protocol.md, "CarCare aliases").
  * Units: degrees, m/s, revolutions per minute, degrees Celsius, `timestamp` in ms since 1970.
  */
 export interface Telemetry {

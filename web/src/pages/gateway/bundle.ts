@@ -1,6 +1,6 @@
 /**
- * Bundles several messages into one: a JSON array with an object for each message (docs/gateway.md, "Bundles"). Uses no
- * DOM.
+ * Bundles several messages into one: a JSON array with an object for each message (docs/reference/gateway.md,
+ * "Bundles"). Uses no DOM.
  */
 
 /** Text, or bytes that are not UTF-8. */

@@ -23,7 +23,7 @@ export async function completeDescription(connection: RTCPeerConnection): Promis
 
 let known: { readonly until: number; readonly servers: Promise<RTCIceServer[]> } | undefined;
 
-/** Returns the server's TURN relay, if it has one (docs/turn.md). */
+/** Returns the server's TURN relay, if it has one (docs/reference/turn.md). */
 export function fetchRelays(token: string | undefined): Promise<RTCIceServer[]> {
   if (known && known.until > Date.now()) return known.servers;
   const ask = async (): Promise<RTCIceServer[]> => {

@@ -15,7 +15,7 @@ const MISSING_MAX = 8;
 /** Overhead of a queued message, in addition to its bytes. */
 const WAITING_BYTES = 64;
 
-/** Settings for all peers (docs/gateway.md, "Modes"). */
+/** Settings for all peers (docs/reference/gateway.md, "Modes"). */
 export interface Config {
   readonly gathers: boolean;
   readonly splits: boolean;

@@ -1,6 +1,6 @@
 /**
- * Signaling between peers and a gateway in a page: the channels and their messages (docs/gateway.md, "In a browser").
- * Uses no DOM.
+ * Signaling between peers and a gateway in a page: the channels and their messages (docs/reference/gateway.md, "In a
+ * browser"). Uses no DOM.
  */
 import { bytesOf } from './bundle';
 import { JoinRefused, type JoinRequest } from './forwarder';

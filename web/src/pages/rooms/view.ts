@@ -1,6 +1,6 @@
 /**
- * The server's view of a room: `GET /v1/rooms/{room}` and the channel `rooms/{room}/reports` (docs/protocol.md,
- * "Rooms").
+ * The server's view of a room: `GET /v1/rooms/{room}` and the channel `rooms/{room}/reports`
+ * (docs/reference/protocol.md, "Rooms").
  */
 import type { Quality, RoomState } from '@millrace/client/room';
 import { UNKNOWN } from '../../lib/format';
@@ -60,7 +60,7 @@ export async function fetchRoom(room: string, token: string | undefined, signal?
   throw new Error(detail ?? `the server returned status ${response.status}`);
 }
 
-/** One level of a channel name (docs/protocol.md, "Words"). */
+/** One level of a channel name (docs/reference/protocol.md, "Words"). */
 export const ROOM_NAME = '[A-Za-z0-9_.:\\-]{1,64}';
 export const isRoomName = (name: string): boolean => new RegExp(`^${ROOM_NAME}$`).test(name);
 

@@ -1,4 +1,4 @@
-//! Millrace itself, seen from outside: this code relies only on `docs/protocol.md`.
+//! Millrace itself, seen from outside: this code relies only on `docs/reference/protocol.md`.
 
 mod data_channel;
 mod lines;

@@ -1,6 +1,6 @@
 //! Finds the token of a request. The places are searched in a fixed order, and the first token found counts.
 //!
-//! Source: RFC 6750, section 2; docs/protocol.md, "Credentials".
+//! Source: RFC 6750, section 2; docs/reference/protocol.md, "Credentials".
 
 use std::borrow::Cow;
 
@@ -31,7 +31,7 @@ pub fn find<'a>(access: &Access, parts: &'a Parts, allowed_origins: &[String]) -
     if let Some(token) = in_query(parts) {
         // The refused token must not be repeated: the logs of every proxy on the path already hold it.
         let detail = "a token in a URL is logged on the way and is not taken here: send it as `Authorization: Bearer ..`, or beside a \
-            WebSocket's subprotocol (docs/protocol.md, \"Credentials\")";
+            WebSocket's subprotocol (docs/reference/protocol.md, \"Credentials\")";
         return if access.query { Ok(Some(token)) } else { Err(Error::new(Code::BadRequest, detail)) };
     }
     match cookie(&parts.headers, &access.cookie) {

@@ -4,7 +4,7 @@
 //! - [`credential`]: finds the token of a request
 //! - [`origin`]: checks the browser origin and the host name of a request
 //!
-//! Source: docs/protocol.md, "Credentials".
+//! Source: docs/reference/protocol.md, "Credentials".
 
 mod credential;
 mod origin;
@@ -28,7 +28,7 @@ use crate::http::ReadRequest;
 pub(crate) use origin::CorsAccess;
 
 /// Error detail for a request without a token where a token is required.
-const HOW: &str = "send a token, as `Authorization: Bearer ..` (docs/protocol.md, \"Credentials\")";
+const HOW: &str = "send a token, as `Authorization: Bearer ..` (docs/reference/protocol.md, \"Credentials\")";
 
 /// Verifies tokens and API keys and returns their grants. All shards share one authority.
 pub trait Authority: Send + Sync {

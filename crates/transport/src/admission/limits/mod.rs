@@ -6,7 +6,7 @@
 //!
 //! An address is one IPv4 address, or the /64 of an IPv6 address, because a client that has one address of a /64 has
 //! all of them. Every refusal is counted for the limit that was reached: `millrace_refused_total{limit=".."}`.
-//! docs/limits.md lists all limits.
+//! docs/reference/limits.md lists all limits.
 
 mod bucket;
 mod forwarded;
@@ -169,7 +169,7 @@ pub struct Publishes {
     bytes: Bucket,
 }
 
-/// Stage of the memory limit, and the action that it requires. See docs/limits.md, "Memory".
+/// Stage of the memory limit, and the action that it requires. See docs/reference/limits.md, "Memory".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
     None,
