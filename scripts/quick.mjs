@@ -95,7 +95,7 @@ const specs = new Set();
 const exists = (name) => existsSync(`web/tests/${name}.spec.ts`);
 for (const file of under('web/')) {
   const page = /^web\/src\/pages\/([^/]+)\//.exec(file)?.[1];
-  const spec = /^web\/tests\/([^/]+)\.spec\.ts$/.exec(file)?.[1];
+  const spec = /^web\/tests\/(?:firefox\/)?([^/]+)\.spec\.ts$/.exec(file)?.[1];
   const names = spec ? [spec] : page ? (SPECS[page] ?? [page]) : file.endsWith('.md') ? [] : ['pages', 'start', 'lab'];
   names.filter(exists).forEach((name) => specs.add(name));
 }

@@ -32,7 +32,7 @@ beside "clippy" "${idle[@]}" cargo clippy --workspace --all-targets --locked --q
 # Instructions are counted, not timed, so other load does not affect the result.
 beside "instructions of the hot paths" "${idle[@]}" scripts/instructions.sh
 beside "licences, advisories, bill of materials" scripts/supply-chain.sh
-step "page tests in Chromium" npm --prefix web test --silent
+step "page tests in Chromium and Firefox" npm --prefix web test --silent
 finish "client tests in Node, Chromium and Firefox"
 finish "clippy"
 # The results of clippy are in its cache.
