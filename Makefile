@@ -24,7 +24,7 @@ install: build ## copy the millrace binary to BINDIR (~/.cargo/bin)
 	install -D -m 755 $(BIN) $(BINDIR)/millrace
 	@case ":$$PATH:" in *":$(BINDIR):"*) ;; *) echo "$(BINDIR) is not on the PATH: export PATH=\"$(BINDIR):\$$PATH\"" ;; esac
 
-test: setup ## run all tests: Rust, client in Node and Chromium, pages in Chromium, lints
+test: setup ## run all tests: Rust, client and pages in real browsers, lints
 	@scripts/test.sh
 
 quick: sdk/typescript/dist/.built web/node_modules/.installed ## test the parts changed since main, in about three minutes; list the skipped steps
@@ -69,7 +69,7 @@ sdk: sdk/typescript/dist/.built ## build the TypeScript client
 screenshots: build ## take the screenshots of the README
 	MILLRACE_BIN=$(BIN) npm --prefix web run screenshots
 
-setup: ## install missing Debian packages that the tests need, such as Chromium
+setup: ## install missing Debian packages that the tests need, such as browsers
 	@scripts/setup.sh
 
 clean: ## remove build results

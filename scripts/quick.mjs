@@ -87,7 +87,7 @@ if (sdk.some((file) => !file.endsWith('.md'))) {
   step('the client and the binary', 'make', '--no-print-directory', 'build');
   step('types of the client', 'npm', '--prefix', 'sdk/typescript', 'run', '--silent', 'check');
   steps.push({ name: 'client tests in Node', run: () => spawnSync('npx', ['vitest', 'run', '--project', 'node'], { stdio: 'inherit', cwd: 'sdk/typescript' }).status });
-  leftOut.push('client tests in Chromium and a worker');
+  leftOut.push('client tests in Chromium and Firefox');
 }
 
 // Pages, by folder.
@@ -95,7 +95,7 @@ const specs = new Set();
 const exists = (name) => existsSync(`web/tests/${name}.spec.ts`);
 for (const file of under('web/')) {
   const page = /^web\/src\/pages\/([^/]+)\//.exec(file)?.[1];
-  const spec = /^web\/tests\/([^/]+)\.spec\.ts$/.exec(file)?.[1];
+  const spec = /^web\/tests\/(?:firefox\/)?([^/]+)\.spec\.ts$/.exec(file)?.[1];
   const names = spec ? [spec] : page ? (SPECS[page] ?? [page]) : file.endsWith('.md') ? [] : ['pages', 'start', 'lab'];
   names.filter(exists).forEach((name) => specs.add(name));
 }

@@ -18,6 +18,8 @@ command -v curl >/dev/null || missing+=(curl)
 command -v pgrep >/dev/null || missing+=(procps)
 command -v valgrind >/dev/null || missing+=(valgrind)
 [ -x /usr/bin/chromium ] || missing+=(chromium)
+# Firefox draws maps with Mesa's software renderer.
+[ -x /usr/bin/firefox-esr ] || missing+=(firefox-esr libegl-mesa0 libegl1 libgl1-mesa-dri)
 services=()
 for service in haproxy redis-server nats-server; do
     PATH=$PATH:/usr/sbin command -v "$service" >/dev/null || services+=("$service")

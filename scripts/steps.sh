@@ -2,7 +2,8 @@
 # Functions for scripts that run tests in steps. Source this file from bash with `set -o pipefail`.
 #
 # A failed test runs once more, alone. If it passes then, its step stays green and prints "FLAKY: name". If it fails
-# again, its step is red. `summary` repeats all lines "FLAKY: name" and ends with "N passed, N failed".
+# again, its step is red. `summary` repeats all lines "FLAKY: name" and "skipped: reason", and ends with "N passed, N
+# failed".
 
 passed=0 failed=0 table='' begun=$SECONDS
 declare -A besides=()
@@ -74,7 +75,7 @@ finish() { # name
 # Prints the result. Returns 1 if a step has failed.
 summary() {
     printf '\n%s\n%d s in all\n' "$table" $((SECONDS - begun))
-    grep -h '^FLAKY: ' "$logs"/* | sort -u || true
+    grep -hE '^(FLAKY|skipped): ' "$logs"/* | sort -u || true
     printf '%d passed, %d failed\n' "$passed" "$failed"
     [ "$failed" -eq 0 ]
 }

@@ -24,7 +24,7 @@ beside "quick scenarios of the lab" scripts/lab-quick.sh "$logs/millrace"
 beside "conformance, quick" env MILLRACE_BIN="$logs/millrace" conformance/quick.sh
 step "build the tests" cargo test --workspace --locked --quiet --no-run
 beside "nodes of a cluster" cargo_tests --test cluster
-beside "client tests in Node, Chromium and a worker" npm --prefix sdk/typescript test --silent
+beside "client tests in Node, Chromium and Firefox" npm --prefix sdk/typescript test --silent
 step "Rust tests" cargo_tests --lib --bins --test it --test abuse --test memory
 step "Rust examples in the documentation" cargo_tests --doc
 # From here on, only this step needs cargo's lock on the folder of debug builds.
@@ -32,8 +32,8 @@ beside "clippy" "${idle[@]}" cargo clippy --workspace --all-targets --locked --q
 # Instructions are counted, not timed, so other load does not affect the result.
 beside "instructions of the hot paths" "${idle[@]}" scripts/instructions.sh
 beside "licences, advisories, bill of materials" scripts/supply-chain.sh
-step "page tests in Chromium" npm --prefix web test --silent
-finish "client tests in Node, Chromium and a worker"
+step "page tests in Chromium and Firefox" npm --prefix web test --silent
+finish "client tests in Node, Chromium and Firefox"
 finish "clippy"
 # The results of clippy are in its cache.
 step "formatting and lints" make --no-print-directory check

@@ -10,6 +10,8 @@ if (own) process.env.MILLRACE_URL = own;
 /** Tests with video or audio: they encode and decode it, so one runs at a time, beside one of the others. */
 const CALLS = ['room.spec.ts', 'rooms.spec.ts', 'simulcast.spec.ts', 'tcp.spec.ts', 'whip.spec.ts'];
 
+const FIREFOX = '**/tests/firefox/**';
+
 export default defineConfig({
   testDir: 'tests',
   outputDir: 'test-results',
@@ -34,8 +36,9 @@ export default defineConfig({
     },
   },
   projects: [
-    { name: 'calls', testMatch: CALLS, workers: 1 },
-    { name: 'pages', testMatch: '*.spec.ts', testIgnore: CALLS, workers: 1 },
+    { name: 'calls', testMatch: CALLS, testIgnore: FIREFOX, workers: 1 },
+    { name: 'pages', testMatch: '*.spec.ts', testIgnore: [...CALLS, FIREFOX], workers: 1 },
+    { name: 'firefox', testDir: 'tests/firefox', workers: 1 },
     { name: 'screenshots', testMatch: 'screenshots.ts' },
   ],
 });

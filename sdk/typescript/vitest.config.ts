@@ -1,7 +1,22 @@
 import { playwright } from '@vitest/browser-playwright';
-import { defineConfig } from 'vitest/config';
+import { defineConfig, type TestProjectInlineConfiguration } from 'vitest/config';
+import type { BrowserProviderOption } from 'vitest/node';
+import { firefox } from './tests/browser/firefox.js';
+import { missing } from './tests/firefox.js';
 
-// Two projects: Node, and the same client in a real Chromium (page and worker). CHROMIUM names another browser.
+/** The tests of a real browser, in a page and in a worker. */
+const inBrowser = (browser: 'chromium' | 'firefox', provider: BrowserProviderOption): TestProjectInlineConfiguration => ({
+  extends: true,
+  test: {
+    name: browser,
+    include: browser === 'firefox' && missing ? [] : ['tests/browser/*.test.ts'],
+    globalSetup: ['tests/browser/setup.ts'],
+    testTimeout: 20_000,
+    browser: { enabled: true, headless: true, screenshotFailures: false, api: { host: '127.0.0.1' }, provider, instances: [{ browser }] },
+  },
+});
+
+// Three projects: Node, Chromium and Firefox. CHROMIUM and FIREFOX name other browsers than Debian's.
 export default defineConfig({
   test: {
     fileParallelism: false,
@@ -13,23 +28,8 @@ export default defineConfig({
         extends: true,
         test: { name: 'node', environment: 'node', include: ['tests/*.test.ts'], testTimeout: 20_000, hookTimeout: 20_000 },
       },
-      {
-        extends: true,
-        test: {
-          name: 'chromium',
-          include: ['tests/browser/*.test.ts'],
-          globalSetup: ['tests/browser/setup.ts'],
-          testTimeout: 20_000,
-          browser: {
-            enabled: true,
-            headless: true,
-            screenshotFailures: false,
-            api: { host: '127.0.0.1' },
-            provider: playwright({ launchOptions: { executablePath: process.env['CHROMIUM'] ?? '/usr/bin/chromium', args: ['--no-sandbox'] } }),
-            instances: [{ browser: 'chromium' }],
-          },
-        },
-      },
+      inBrowser('chromium', playwright({ launchOptions: { executablePath: process.env['CHROMIUM'] ?? '/usr/bin/chromium', args: ['--no-sandbox'] } })),
+      inBrowser('firefox', firefox()),
     ],
   },
 });

@@ -1,6 +1,9 @@
 import type { FullResult, Reporter, Suite } from '@playwright/test/reporter';
 
-/** Prints "FLAKY: name" for each test that failed and then passed. scripts/test.sh repeats these lines at its end. */
+/**
+ * Prints "FLAKY: name" for each test that failed and then passed, and once each reason "skipped: ..." for which tests
+ * were skipped. scripts/test.sh repeats these lines at its end.
+ */
 export default class Flaky implements Reporter {
   private root: Suite | undefined;
 
@@ -9,7 +12,10 @@ export default class Flaky implements Reporter {
   }
 
   onEnd(_: FullResult): void {
-    for (const test of this.root?.allTests() ?? []) if (test.outcome() === 'flaky') console.log(`FLAKY: ${test.titlePath().filter(Boolean).join(' › ')}`);
+    const tests = this.root?.allTests() ?? [];
+    for (const test of tests) if (test.outcome() === 'flaky') console.log(`FLAKY: ${test.titlePath().filter(Boolean).join(' › ')}`);
+    const reasons = tests.flatMap(({ annotations }) => annotations.flatMap(({ description }) => (description?.startsWith('skipped: ') ? [description] : [])));
+    for (const reason of new Set(reasons)) console.log(reason);
   }
 
   printsToStdio(): boolean {

@@ -38,8 +38,14 @@ export const test = base.extend<{ clean: void }>({
 export const WCAG = ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa'];
 export const BEST = [...WCAG, 'best-practice'];
 
+/** A page of Playwright or of puppeteer. */
+interface Evaluates {
+  evaluate(script: string): Promise<unknown>;
+  evaluate<Argument, Result>(fn: (argument: Argument) => Promise<Result>, argument: Argument): Promise<Result>;
+}
+
 /** Returns the axe violations of the page. `rules`: axe rules to check in addition to those of `tags`. */
-export async function violations(page: Page, tags: readonly string[] = WCAG, rules: readonly string[] = []): Promise<string[]> {
+export async function violations(page: Evaluates, tags: readonly string[] = WCAG, rules: readonly string[] = []): Promise<string[]> {
   await page.evaluate(axe);
   return page.evaluate(async ([tags, rules]) => {
     const { axe } = window as unknown as { axe: { run(options: unknown): Promise<{ violations: { id: string; nodes: { html: string; failureSummary: string }[] }[] }> } };

@@ -3,17 +3,7 @@ import { readFileSync, statSync, writeFileSync } from 'node:fs';
 import { pathToFileURL } from 'node:url';
 import { expect, test as base, type Page } from '@playwright/test';
 import { LOOKS, violations } from './page.ts';
-
-const PLACE = '<script type="application/json" id="analysis"></script>';
-const built = () => readFileSync(new URL('../single/report.html', import.meta.url), 'utf8');
-const recorded = (name: string) => readFileSync(new URL(`./fixtures/${name}.json`, import.meta.url), 'utf8').trim();
-
-/** Inserts the data into the page in the same way as `crates/lab/src/report`. */
-function filled(json: string): string {
-  const [before, after, ...more] = built().split(PLACE);
-  if (before === undefined || after === undefined || more.length > 0) throw new Error('single/report.html has no one place for data: npm run build');
-  return before + PLACE.replace('><', `>${json.replaceAll('<', '\\u003c')}<`) + after;
-}
+import { built, filled, recorded } from './report-file.ts';
 
 /** Fields of an analysis that the tests change. */
 interface ReportData {

@@ -1,8 +1,9 @@
 import type { Reporter, TestCase } from 'vitest/node';
+import { missing } from './firefox.js';
 
 /**
- * Prints "FLAKY: name" for each test that failed and then passed, after the errors of the failure. scripts/test.sh
- * repeats these lines at its end.
+ * Prints "FLAKY: name" for each test that failed and then passed, after the errors of the failure. Also prints
+ * why the tests in Firefox were skipped, if they were. scripts/test.sh repeats these lines at its end.
  */
 export default class Flaky implements Reporter {
   private readonly flaky: { name: string; errors: string[] }[] = [];
@@ -16,5 +17,6 @@ export default class Flaky implements Reporter {
 
   onTestRunEnd(): void {
     for (const { name, errors } of this.flaky) console.log([...errors, `FLAKY: ${name}`].join('\n'));
+    if (missing) console.log(missing);
   }
 }

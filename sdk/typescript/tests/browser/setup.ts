@@ -1,4 +1,5 @@
 import type { TestProject } from 'vitest/node';
+import { udpHost } from '../firefox.js';
 import { startMillrace } from '../millrace.js';
 
 declare module 'vitest' {
@@ -6,12 +7,18 @@ declare module 'vitest' {
     millraceUrl: string;
     /** URL of a server that refuses the origin of this page. */
     closedUrl: string;
+    /** Whether this browser can open data channels to the server on this machine. */
+    hasDataChannels: boolean;
   }
 }
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
+  const isFirefox = project.name.startsWith('firefox');
+  const hasDataChannels = !isFirefox || udpHost !== undefined;
+  if (!hasDataChannels) console.warn('skipped: data channels in Firefox: they need an IPv4 address other than loopback, and this machine has none');
+  project.provide('hasDataChannels', hasDataChannels);
   // By default, loopback origins are allowed. A list replaces that default.
-  const servers = [await startMillrace(), await startMillrace(['limits.allowed_origins=["https://app.example"]'])] as const;
+  const servers = [await startMillrace(isFirefox && udpHost ? [`rtc.listen="${udpHost}:0"`] : []), await startMillrace(['limits.allowed_origins=["https://app.example"]'])] as const;
   project.provide('millraceUrl', servers[0].url);
   project.provide('closedUrl', servers[1].url);
   return async () => void (await Promise.all(servers.map((server) => server.stop())));

@@ -1,0 +1,77 @@
+// A call between Firefox and Chromium on the room page, in the topologies that use the server and in a mesh.
+import { expect, type Page as ChromiumPage } from '@playwright/test';
+import type {} from '../tcp.spec.ts';
+import { click, needsUdp, test, textOf, type Page } from './fox.ts';
+
+/** Runs before the scripts of the page. */
+function record(): void {
+  window.connections = new Set();
+  window.RTCPeerConnection = class extends RTCPeerConnection {
+    constructor(configuration?: RTCConfiguration) {
+      super(configuration);
+      window.connections.add(this);
+    }
+  };
+}
+
+/** Returns the number of video frames that the page has decoded, over all its connections. */
+async function decoded(): Promise<number> {
+  const reports = await Promise.all([...window.connections].filter(({ connectionState }) => connectionState !== 'closed').map((one) => one.getStats()));
+  return reports
+    .flatMap((report) => [...report.values()])
+    .filter(({ type, kind }) => type === 'inbound-rtp' && kind === 'video')
+    .reduce((sum: number, { framesDecoded }) => sum + (framesDecoded ?? 0), 0);
+}
+
+/** Returns the size of the remote participant's video in its tile, or 0. */
+const remoteWidth = (): number => [...document.querySelectorAll<HTMLVideoElement>('[role=group]:not(.mine) > video')].find(({ hidden, videoWidth }) => !hidden && videoWidth > 0)?.videoWidth ?? 0;
+
+const PATIENCE = { timeout: 60_000 };
+let rooms = 0;
+
+async function enterInFirefox(page: Page, name: string, topology: string): Promise<void> {
+  await page.waitForSelector('#topology');
+  await page.select('#topology', topology);
+  await page.locator('#name').fill(name);
+  await expect.poll(() => page.$$eval('.devices [aria-pressed=true]', (all) => all.length), { ...PATIENCE, message: 'camera and microphone' }).toBe(2);
+  await click(page, 'form button.primary');
+  await page.waitForSelector('[role=toolbar]', PATIENCE);
+}
+
+async function enterInChromium(page: ChromiumPage, name: string): Promise<void> {
+  await page.locator('#name').fill(name, PATIENCE);
+  await expect(page.locator('.devices [aria-pressed=true]')).toHaveCount(2, PATIENCE);
+  await page.locator('form button.primary').click();
+  await page.getByRole('toolbar').waitFor(PATIENCE);
+}
+
+for (const topology of ['switch', 'mesh']) {
+  test(`Firefox and Chromium see each other: ${topology}`, async ({ open, server, browser }) => {
+    if (topology !== 'mesh') needsUdp();
+    const path = `/rooms/fox-${process.pid}-${++rooms}`;
+    const context = await browser.newContext();
+    try {
+      const fox = await open(path, (page) => page.evaluateOnNewDocument(record));
+      await enterInFirefox(fox, 'Fox', topology);
+      const chromium = await context.newPage();
+      await chromium.addInitScript(record);
+      await chromium.goto(server + path);
+      await enterInChromium(chromium, 'Chrome');
+
+      const inFirefox = () => fox.evaluate(decoded);
+      const inChromium = () => chromium.evaluate(decoded);
+      await expect.poll(inFirefox, { ...PATIENCE, message: 'frames of Chromium in Firefox' }).toBeGreaterThan(30);
+      await expect.poll(inChromium, { ...PATIENCE, message: 'frames of Firefox in Chromium' }).toBeGreaterThan(30);
+      await expect.poll(() => fox.evaluate(remoteWidth), PATIENCE).toBeGreaterThan(0);
+      await expect.poll(() => chromium.evaluate(remoteWidth), PATIENCE).toBeGreaterThan(0);
+
+      await chromium.getByRole('log').waitFor();
+      await fox.locator('#message').fill('hello from Firefox');
+      await fox.keyboard.press('Enter');
+      await expect(chromium.getByRole('log')).toContainText('hello from Firefox', PATIENCE);
+      expect(await textOf(fox, '[role=log]')).toContain('hello from Firefox');
+    } finally {
+      await context.close();
+    }
+  });
+}
