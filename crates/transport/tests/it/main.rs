@@ -18,6 +18,7 @@ mod drip;
 mod half_close;
 mod http;
 mod keep_alive;
+mod layers;
 mod life;
 mod limits;
 mod many;
