@@ -88,6 +88,30 @@ fn every_file_that_is_named_exists() {
     assert!(named > 20, "only {named} paths were found");
 }
 
+/// Every type, trait, constant and function that ARCHITECTURE.md names must be defined somewhere.
+#[test]
+fn every_symbol_of_the_architecture_is_defined() {
+    let text = fs::read_to_string(repository("ARCHITECTURE.md")).expect("the document is there");
+    let (rust, mut symbols) = (files(repository("crates"), "rs"), HashSet::new());
+    let sources: Vec<String> = rust.iter().map(|file| fs::read_to_string(file).expect("it was just listed")).collect();
+    for source in &sources {
+        let words: Vec<&str> = source.split(|letter: char| !letter.is_alphanumeric() && letter != '_').collect();
+        let kinds = ["struct", "enum", "trait", "fn", "const", "static", "type", "mod"];
+        symbols.extend(words.windows(2).filter(|pair| kinds.contains(&pair[0])).map(|pair| pair[1]));
+    }
+    let is_symbol = |code: &&str| {
+        let is_name = code.chars().all(|letter| letter.is_alphanumeric() || letter == '_' || letter == ':');
+        is_name && (code.contains("::") || code.starts_with(|letter: char| letter.is_ascii_uppercase()))
+    };
+    let mut named = 0;
+    for symbol in text.split('`').skip(1).step_by(2).filter(is_symbol) {
+        named += 1;
+        let missing: Vec<&str> = symbol.split("::").filter(|part| !symbols.contains(part)).collect();
+        assert!(missing.is_empty(), "ARCHITECTURE.md names `{symbol}`, and {missing:?} is defined nowhere");
+    }
+    assert!(named > 50, "only {named} symbols were found");
+}
+
 #[test]
 fn every_limit_is_in_its_document_with_a_test_that_exists() {
     let text = fs::read_to_string(repository("docs/reference/limits.md")).expect("the document is there");

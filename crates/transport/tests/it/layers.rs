@@ -21,7 +21,8 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Types of the crate's root that stand for a module.
-const ALIASES: &[(&str, &str)] = &[("Shard", "connection"), ("Config", "config"), ("Limits", "admission"), ("Sockets", "connection")];
+const ALIASES: &[(&str, &str)] =
+    &[("Shard", "connection"), ("Config", "config"), ("Limits", "admission"), ("Sockets", "connection")];
 
 /// A module that uses another one.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,7 +124,8 @@ fn no_module_uses_one_above_it() {
 
 #[test]
 fn an_upward_import_is_found() {
-    let source = "use crate::{\n    Shard,\n    admission::{self, limits::Limits},\n    route::Context,\n};\ncrate::tls::x();";
+    let source =
+        "use crate::{\n    Shard,\n    admission::{self, limits::Limits},\n    route::Context,\n};\ncrate::tls::x();";
     let found = uses(source);
     assert_eq!(found.into_iter().collect::<Vec<_>>(), ["Shard", "admission", "route", "tls"]);
     assert!(is_upward("admission", "route") && !is_upward("route", "admission"));
