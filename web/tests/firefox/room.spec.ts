@@ -1,5 +1,6 @@
 // A call between Firefox and Chromium on the room page, in the topologies that use the server and in a mesh.
 import { expect, type Page as ChromiumPage } from '@playwright/test';
+import type { LinkQuality } from '../../../sdk/typescript/src/room/index.ts';
 import type {} from '../tcp.spec.ts';
 import { click, needsUdp, test, textOf, type Page } from './fox.ts';
 
@@ -25,6 +26,19 @@ async function decoded(): Promise<number> {
 
 /** Returns the size of the remote participant's video in its tile, or 0. */
 const remoteWidth = (): number => [...document.querySelectorAll<HTMLVideoElement>('[role=group]:not(.mine) > video')].find(({ hidden, videoWidth }) => !hidden && videoWidth > 0)?.videoWidth ?? 0;
+
+const ALL_STREAMS = ['host', 'in audio', 'in video', 'out audio', 'out video'];
+
+/** Returns the kind of path and the streams in the newest report of participant `name`. */
+async function measured(room: string, name: string): Promise<string[]> {
+  const { participants, reports } = (await (await fetch(room.replace('/rooms/', '/v1/rooms/'))).json()) as {
+    participants: { id: string; name: string }[];
+    reports: Record<string, { links: LinkQuality[] }>;
+  };
+  const { links = [] } = reports[participants.find((one) => one.name === name)?.id ?? ''] ?? {};
+  const streams = links.flatMap((link) => link.streams.filter(({ rate_kbps }) => rate_kbps > 0).map(({ direction, kind }) => `${direction} ${kind}`));
+  return [...new Set([...links.map(({ kind }) => kind), ...streams])].sort();
+}
 
 const PATIENCE = { timeout: 60_000 };
 let rooms = 0;
@@ -70,6 +84,9 @@ for (const topology of ['switch', 'mesh']) {
       await fox.keyboard.press('Enter');
       await expect(chromium.getByRole('log')).toContainText('hello from Firefox', PATIENCE);
       expect(await textOf(fox, '[role=log]')).toContain('hello from Firefox');
+
+      // Both measure their links: the network path, and each stream that they send and receive.
+      for (const name of ['Fox', 'Chrome']) await expect.poll(() => measured(server + path, name), { ...PATIENCE, message: `report of ${name}` }).toEqual(ALL_STREAMS);
     } finally {
       await context.close();
     }

@@ -37,17 +37,13 @@ export class Meter {
     const more = (one: Stat, name: string): number => Math.max((one[name] ?? 0) - (last.get(one['id'])?.[name] ?? 0), 0);
     const kbps = (bytes: number): number => round((bytes * 8) / ms);
     const sum = { received: 0, sent: 0, lost: 0, unrepaired: 0, expected: 0, decoded: 0, frames: 0, frozen: 0, dataIn: 0, dataOut: 0, busy: 0 };
-    let [rtt, uplink, kind] = [0, 0, ''];
     const remotes = new Map<string, Stat>();
     for (const one of stats.values()) if (/^remote-/.test(one['type'])) remotes.set(one['localId'], one);
-    for (const one of stats.values()) {
-      if (one['type'] !== 'transport' || !one['selectedCandidatePairId']) continue;
-      const pair = stats.get(one['selectedCandidatePairId']);
-      rtt = (pair?.['currentRoundTripTime'] ?? 0) * 1000;
-      uplink = (pair?.['availableOutgoingBitrate'] ?? 0) / 1000;
-      const ends = [pair?.['localCandidateId'], pair?.['remoteCandidateId']].map((id) => stats.get(id)?.['candidateType'] ?? '');
-      kind = ends.includes('relay') ? 'relay' : ends[0];
-    }
+    const pair = selectedPair(stats);
+    const ends = [pair?.['localCandidateId'], pair?.['remoteCandidateId']].map((id) => stats.get(id)?.['candidateType'] ?? '');
+    const kind = ends.includes('relay') ? 'relay' : ends[0];
+    const rtt = (pair?.['currentRoundTripTime'] ?? 0) * 1000;
+    const uplink = (pair?.['availableOutgoingBitrate'] ?? 0) / 1000;
     const streams: StreamQuality[] = [];
     for (const one of stats.values()) {
       const remote = remotes.get(one['id']);
@@ -72,7 +68,7 @@ export class Meter {
           sum.frames += one['framesDecoded'] ?? 0;
           sum.frozen += frozen;
         }
-        const from = ownerOf(isIn ? one['trackIdentifier'] : stats.get(one['mediaSourceId'])?.['trackIdentifier']);
+        const from = ownerOf(isIn ? one['trackIdentifier'] : sentTrack(one, stats, pc));
         if (from !== undefined && (one['bytesReceived'] || one['bytesSent'])) {
           const streamRtt = (remote?.['roundTripTime'] ?? 0) * 1000 || rtt;
           streams.push({
@@ -88,7 +84,7 @@ export class Meter {
               fps: round((frames * 1000) / ms),
               width: one['frameWidth'] ?? 0,
               height: one['frameHeight'] ?? 0,
-              ...(isIn ? { freezes: more(one, 'freezeCount'), frozen_ms: round(frozen) } : { limited_by: one['qualityLimitationReason'] ?? 'none' }),
+              ...(isIn ? { freezes: more(one, 'freezeCount'), frozen_ms: round(frozen) } : one['qualityLimitationReason'] && { limited_by: one['qualityLimitationReason'] }),
             }),
             codec: String(stats.get(one['codecId'])?.['mimeType'] ?? '').replace(/^.*\//, ''),
           });
@@ -115,6 +111,20 @@ export class Meter {
     return { link, uplink_kbps: round(uplink), codec_cpu: round((sum.busy * 1000) / ms) };
   }
 }
+
+/**
+ * Returns the candidate pair in use. Firefox before 153 has no `selectedCandidatePairId`; there, the pair in use is the
+ * nominated one.
+ */
+function selectedPair(stats: Map<string, Stat>): Stat | undefined {
+  const all = [...stats.values()];
+  const id = all.find((one) => one['selectedCandidatePairId'])?.['selectedCandidatePairId'];
+  return id ? stats.get(id) : all.find((one) => one['nominated'] && one['state'] === 'succeeded');
+}
+
+/** Returns the id of the track that an outgoing stream sends. Firefox names only the line of the SDP (`mid`). */
+const sentTrack = (one: Stat, stats: Map<string, Stat>, pc: RTCPeerConnection): string | undefined =>
+  stats.get(one['mediaSourceId'])?.['trackIdentifier'] ?? pc.getTransceivers().find(({ mid }) => mid === one['mid'])?.sender.track?.id;
 
 /**
  * Returns the one-way delay: arrival by this machine's clock minus the sender's time of its report. The result is valid

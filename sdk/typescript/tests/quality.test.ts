@@ -1,0 +1,45 @@
+// The quality of a link, from statistics as Chromium and Firefox give them.
+import { expect, test } from 'vitest';
+import { Meter } from '../src/room/quality.js';
+
+type Stat = { id: string; type: string } & Record<string, unknown>;
+
+/** Reads the statistics as those of a link on which this page, participant `me`, sends one video track. */
+async function read(stats: Stat[], mid = '0') {
+  const transceivers = [{ mid, sender: { track: { id: 'camera' } } }];
+  const pc = { getStats: async () => new Map(stats.map((stat) => [stat.id, stat])), getTransceivers: () => transceivers } as unknown as RTCPeerConnection;
+  const ownerOf = (track?: string) => (track === 'camera' ? 'me' : undefined);
+  return (await new Meter().read({ to: 'peer', pc, connectedAt: performance.now() - 1000, setupMs: undefined, ownerOf })).link;
+}
+
+const candidates: Stat[] = [
+  { id: 'local', type: 'local-candidate', candidateType: 'host' },
+  { id: 'remote', type: 'remote-candidate', candidateType: 'relay' },
+  { id: 'other', type: 'candidate-pair', state: 'failed', nominated: false, currentRoundTripTime: 9, localCandidateId: 'local', remoteCandidateId: 'local' },
+  { id: 'pair', type: 'candidate-pair', state: 'succeeded', nominated: true, currentRoundTripTime: 0.02, localCandidateId: 'local', remoteCandidateId: 'remote' },
+];
+const video: Stat = { id: 'out', type: 'outbound-rtp', kind: 'video', bytesSent: 1000, framesEncoded: 30 };
+
+test('Chromium: an outgoing stream names its source, and the transport its candidate pair', async () => {
+  const link = await read([
+    ...candidates,
+    { id: 'transport', type: 'transport', selectedCandidatePairId: 'pair' },
+    { id: 'source', type: 'media-source', trackIdentifier: 'camera' },
+    { ...video, mediaSourceId: 'source', qualityLimitationReason: 'cpu' },
+  ]);
+  expect(link).toMatchObject({ rtt_ms: 20, kind: 'relay', streams: [{ from: 'me', direction: 'out', limited_by: 'cpu' }] });
+});
+
+test('Firefox: an outgoing stream is found by its line of the SDP; what limits it is unknown', async () => {
+  const link = await read([...candidates, { id: 'transport', type: 'transport', selectedCandidatePairId: 'pair' }, { ...video, mid: '0' }]);
+  expect(link).toMatchObject({ rtt_ms: 20, kind: 'relay', streams: [{ from: 'me', direction: 'out' }] });
+  expect(link.streams[0]).not.toHaveProperty('limited_by');
+});
+
+test('Firefox before 153: the nominated candidate pair is the one in use', async () => {
+  expect(await read([...candidates, { id: 'transport', type: 'transport' }])).toMatchObject({ rtt_ms: 20, kind: 'relay' });
+});
+
+test('a stream of another line belongs to no track of this page', async () => {
+  expect((await read([...candidates, { ...video, mid: '0' }], '1')).streams).toEqual([]);
+});
