@@ -22,8 +22,8 @@ export function documents() {
 }
 
 /**
- * Runs the blocks of one document in order. Returns { failures, notRun, skipped, ran, programs }: `failures` and `notRun`
- * as text, `programs` for the check of types.
+ * Runs the blocks of one document in order. Returns { failures, notRun, skipped, ran, programs }: `failures` and
+ * `notRun` as text, `programs` for the check of types.
  *
  * `file`: name for messages. `programs`: paths of the programs for the PATH. `shells`: false if this machine cannot
  * run shells; then these blocks count as skipped.
@@ -102,7 +102,7 @@ export async function runDocument(file, text, { programs = {}, shells = true } =
   return result;
 }
 
-/** What a person who runs the command sees: output and messages, in either order, or one of the two. */
+/** Returns what a person who runs the command sees: output and messages, in either order, or one of the two. */
 const promisedBy = ({ out, err }) => [out, err, `${out}${err}`, `${err}${out}`];
 const printedBy = ({ out = '', err = '' }) => `${out}${err}`;
 

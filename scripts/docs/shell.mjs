@@ -8,7 +8,7 @@ import { createInterface } from 'node:readline';
 /** Maximum duration of a block, and of the start of a server. */
 const BLOCK_MS = 90_000;
 const LISTEN_MS = 20_000;
-/** How long a block runs that only Ctrl-C ends. */
+/** Time that a block runs which only Ctrl-C ends. */
 const ENDLESS_MS = 2_000;
 /** curl's exit code for --max-time. */
 const CURL_TIMEOUT = 28;
@@ -85,8 +85,8 @@ export class Shell {
   }
 
   /**
-   * Runs a block. `mode`: `foreground`; `background` for servers, until a new address listens; `endless` for a block that
-   * only Ctrl-C ends. Returns { out, err, failure? }; `failure` is { line, command, why }.
+   * Runs a block. `mode`: `foreground`; `background` for servers, until a new address listens; `endless` for a block
+   * that only Ctrl-C ends. Returns { out, err, failure? }; `failure` is { line, command, why }.
    */
   async run(script, mode = 'foreground') {
     const base = join(this.#folder, `block-${++this.#blocks}`);

@@ -9,7 +9,7 @@ test('a gateway in Firefox forwards what devices send', async ({ open }) => {
   await gateway.waitForFunction(() => window.gateway !== undefined);
   const devices = await open(`/gateway/${name}?device`);
   await click(devices, 'form button.primary');
-  const received = () => devices.evaluate(() => window.wearers!.received.length);
+  const received = () => devices.evaluate(() => window.devices!.received.length);
   await expect.poll(received, { timeout: 60_000 }).toBeGreaterThan(20);
-  expect(await gateway.evaluate(() => window.gateway!.look().stats)).toMatchObject({ lost: 0, nowhere: 0 });
+  expect(await gateway.evaluate(() => window.gateway!.snapshot().stats)).toMatchObject({ lost: 0, nowhere: 0 });
 });

@@ -1,4 +1,5 @@
-//! docs/reference/rooms.md and the parts "Rooms" and "Media" of docs/reference/protocol.md, tested against a real server.
+//! Tests docs/reference/rooms.md and the parts "Rooms" and "Media" of docs/reference/protocol.md against a real
+//! server.
 
 mod media;
 mod rooms;
