@@ -1,3 +1,2 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop where it is wrong")]
 
-mod memory;
