@@ -98,7 +98,7 @@ test('two participants see, chat, measure and export', async ({ browser }, info)
   await expect.poll(() => graph.getAttribute('aria-label'), PATIENCE).toMatch(/You to Bob: [\d,]+ kbit\/s; Bob to You: [1-9][\d,]* kbit\/s/);
   const sheet = ann.getByRole('article', { name: 'Video from Bob' });
   for (const figure of ['RTT', 'Loss', 'Residual loss', 'Setup time', 'Freezes', 'Frames per second']) await expect(sheet.getByText(figure, { exact: true })).toBeVisible();
-  await expect(sheet).toContainText(/Setup time\s*\d+ ms/, PATIENCE);
+  await expect(sheet).toContainText(/Setup time\s*[\d,]+ ms/, PATIENCE);
   await expect(ann.getByRole('article', { name: 'Your video to Bob' })).toContainText('Limited by');
   await check(ann, 'desktop-quality', info);
 

@@ -88,7 +88,8 @@ fn run(peers: usize, rate: u64, policy: &str, args: &Args) -> anyhow::Result<()>
     for n in 0..count {
         let at = start + Duration::from_nanos(n * 1_000_000_000 / rate);
         readers.serve(at, |_| false)?;
-        (payload.clear(), frame.clear());
+        payload.clear();
+        frame.clear();
         let due_ns = readers.began.elapsed().as_nanos() as u64;
         Stamp { stream: 0, sequence: n, due_ns }.write(PAYLOAD_BYTES, &mut payload);
         frame_into(TEXT, &payload, &mut frame);

@@ -64,7 +64,7 @@ impl Dialect for Asker {
     ) -> anyhow::Result<usize> {
         let Some(answer) = Answer::read(bytes)? else { return Ok(0) };
         answer.check()?;
-        emit(Event::Message(&self.asked.take().context("an answer that nobody asked for")?));
+        emit(Event::Message(&self.asked.take().context("a response without a request")?));
         Ok(answer.used)
     }
 

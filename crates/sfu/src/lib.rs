@@ -1,6 +1,6 @@
 //! Selective forwarding unit (SFU) without I/O: forwards media between the members of a room, and mixes audio.
 //!
-//! - [`switch`]: rooms and members; which packets go to whom, and which layer of a video
+//! - [`switch`]: rooms and members; which packets go to which member, and which layer of a video
 //! - [`egress`]: outgoing media packets of one member: RTP, SRTP, retransmission, bandwidth estimate, probing
 //! - [`mixer`]: decodes the audio of a room, and encodes one mix for each listener
 //! - [`MediaClient`], [`Sink`]: the client's end, for load generators and tests

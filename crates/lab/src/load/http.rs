@@ -204,6 +204,10 @@ pub struct Stream {
 }
 
 /// Input that a [`Stream`] has decoded.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a part lives for one call, and a box would cost each response an allocation"
+)]
 pub enum Part<'a> {
     Head(Head<'a>),
     /// Bytes of the body. The callback returns how many it consumed; the others are passed again with the next ones.

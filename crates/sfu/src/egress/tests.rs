@@ -158,7 +158,7 @@ fn nack_is_answered_once_per_round_trip() {
     assert_eq!(pair.report(&nack(1002, 0)).1.len(), 0, "it is on its way");
     pair.now += 2 * FIRST_RTT;
     assert_eq!(pair.report(&nack(1002, 0)).1.len(), 1);
-    assert_eq!(pair.report(&nack(900, 0xffff)).1.len(), 0, "nobody has them");
+    assert_eq!(pair.report(&nack(900, 0xffff)).1.len(), 0, "these packets are not cached");
     pair.now += 2 * HISTORY_TIME;
     pair.write();
     assert_eq!(pair.report(&nack(1002, 0)).1.len(), 0, "too late");
@@ -310,7 +310,7 @@ fn removed_streams_are_forgotten() {
     assert_eq!(pair.egress.stream("w".into(), || panic!("it is there")), 1);
     pair.egress.retain(|mid| *mid != *"v");
     assert_eq!(pair.egress.stream("w".into(), || panic!("it is there")), 0);
-    assert_eq!(pair.egress.bits_per_s(), None, "nobody tells of a stream that is not numbered");
+    assert_eq!(pair.egress.bits_per_s(), None, "a stream without sequence numbers has no estimate");
 }
 
 /// A client with valid keys may send any content: each report is a valid one with bytes changed, cut or repeated.

@@ -124,7 +124,11 @@ mod tests {
         demands[1].has_priority = true;
         assert_eq!(allocate(&demands, 0), [0, 0, 0]);
         assert_eq!(allocate(&demands, 600), [0, 1, 0]);
-        assert_eq!(allocate(&demands, 1300), [0, 2, 0], "nobody else while there is more to have");
+        assert_eq!(
+            allocate(&demands, 1300),
+            [0, 2, 0],
+            "the others stay at the lowest layer until the speaker has the best"
+        );
         assert_eq!(allocate(&demands, 1550), [1, 2, 0]);
         assert_eq!(allocate(&demands, 10_000), [2, 2, 2]);
     }

@@ -68,7 +68,9 @@ export class Meter {
           sum.frames += one['framesDecoded'] ?? 0;
           sum.frozen += frozen;
         }
-        const from = ownerOf(isIn ? one['trackIdentifier'] : sentTrack(one, stats, pc));
+        // Firefox names no media source of an outgoing stream, only its line of the SDP (`mid`).
+        const source = isIn ? one : stats.get(one['mediaSourceId']);
+        const from = ownerOf(source ? source['trackIdentifier'] : pc.getTransceivers().find(({ mid }) => mid === one['mid'])?.sender.track?.id);
         if (from !== undefined && (one['bytesReceived'] || one['bytesSent'])) {
           const streamRtt = (remote?.['roundTripTime'] ?? 0) * 1000 || rtt;
           streams.push({
@@ -119,12 +121,8 @@ export class Meter {
 function selectedPair(stats: Map<string, Stat>): Stat | undefined {
   const all = [...stats.values()];
   const id = all.find((one) => one['selectedCandidatePairId'])?.['selectedCandidatePairId'];
-  return id ? stats.get(id) : all.find((one) => one['nominated'] && one['state'] === 'succeeded');
+  return stats.get(id) ?? all.find((one) => one['nominated'] && one['state'] === 'succeeded');
 }
-
-/** Returns the id of the track that an outgoing stream sends. Firefox names only the line of the SDP (`mid`). */
-const sentTrack = (one: Stat, stats: Map<string, Stat>, pc: RTCPeerConnection): string | undefined =>
-  stats.get(one['mediaSourceId'])?.['trackIdentifier'] ?? pc.getTransceivers().find(({ mid }) => mid === one['mid'])?.sender.track?.id;
 
 /**
  * Returns the one-way delay: arrival by this machine's clock minus the sender's time of its report. The result is valid
