@@ -5,10 +5,11 @@ import { firefox } from './tests/browser/firefox.js';
 import { missing } from './tests/firefox.js';
 
 /** The tests of a real browser, in a page and in a worker. */
-const inBrowser = (browser: 'chromium' | 'firefox', provider: BrowserProviderOption): TestProjectInlineConfiguration => ({
+const inBrowser = (browser: 'chromium' | 'firefox', groupOrder: number, provider: BrowserProviderOption): TestProjectInlineConfiguration => ({
   extends: true,
   test: {
     name: browser,
+    sequence: { groupOrder },
     include: browser === 'firefox' && missing ? [] : ['tests/browser/*.test.ts'],
     globalSetup: ['tests/browser/setup.ts'],
     testTimeout: 20_000,
@@ -16,7 +17,8 @@ const inBrowser = (browser: 'chromium' | 'firefox', provider: BrowserProviderOpt
   },
 });
 
-// Three projects: Node, Chromium and Firefox. CHROMIUM and FIREFOX name other browsers than Debian's.
+// Three projects, one after the other, because two browsers that start at the same time are slow to start: Node,
+// Chromium and Firefox. CHROMIUM and FIREFOX name other browsers than Debian's.
 export default defineConfig({
   test: {
     fileParallelism: false,
@@ -28,8 +30,8 @@ export default defineConfig({
         extends: true,
         test: { name: 'node', environment: 'node', include: ['tests/*.test.ts'], testTimeout: 20_000, hookTimeout: 20_000 },
       },
-      inBrowser('chromium', playwright({ launchOptions: { executablePath: process.env['CHROMIUM'] ?? '/usr/bin/chromium', args: ['--no-sandbox'] } })),
-      inBrowser('firefox', firefox()),
+      inBrowser('chromium', 1, playwright({ launchOptions: { executablePath: process.env['CHROMIUM'] ?? '/usr/bin/chromium', args: ['--no-sandbox'] } })),
+      inBrowser('firefox', 2, firefox()),
     ],
   },
 });
