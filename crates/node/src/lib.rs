@@ -11,6 +11,6 @@ mod router;
 mod shard;
 
 pub use mailbox::{ChannelEvent, Delivery, Mailbox, Moved};
-pub use metrics::{Metrics, Transport};
+pub use metrics::Metrics;
 pub use router::Router;
 pub use shard::{Shard, Sockets, Start, Waiting};

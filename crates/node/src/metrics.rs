@@ -3,6 +3,8 @@ use std::sync::{
     atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
 };
 
+use millrace_protocol::Transport;
+
 /// Counters of one shard. Only the shard's own thread writes them; any thread may read them.
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -39,39 +41,6 @@ pub struct Metrics {
     total: [AtomicU64; Transport::ALL.len()],
 }
 
-/// Transports, as the metrics name them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    Polling,
-    LongPolling,
-    Sse,
-    Stream,
-    WebSocket,
-    DataChannel,
-}
-
-impl Transport {
-    pub const ALL: [Transport; 6] = [
-        Transport::Polling,
-        Transport::LongPolling,
-        Transport::Sse,
-        Transport::Stream,
-        Transport::WebSocket,
-        Transport::DataChannel,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Polling => "polling",
-            Transport::LongPolling => "long_polling",
-            Transport::Sse => "sse",
-            Transport::Stream => "stream",
-            Transport::WebSocket => "websocket",
-            Transport::DataChannel => "data_channel",
-        }
-    }
-}
-
 impl Metrics {
     /// Adds to a counter. Only the shard's own thread adds, so a load and a store replace an atomic addition, at a
     /// fraction of its cost.
@@ -105,11 +74,16 @@ impl Metrics {
             }
         };
         let by_transport = |pick: &dyn Fn(&Metrics, usize) -> i64| {
-            let sample = |transport: &Transport| {
-                let label = format!("{{transport=\"{}\"}}", transport.name());
-                (label, sum(&|shard| pick(shard, *transport as usize)))
-            };
-            Transport::ALL.iter().map(sample).collect::<Vec<_>>()
+            let mut samples: Vec<(String, i64)> = Vec::new();
+            for transport in Transport::ALL {
+                let label = format!("{{transport=\"{}\"}}", transport.metric_label());
+                let value = sum(&|shard| pick(shard, transport as usize));
+                match samples.iter_mut().find(|(other, _)| *other == label) {
+                    Some((_, sum)) => *sum += value,
+                    None => samples.push((label, value)),
+                }
+            }
+            samples
         };
         let open = by_transport(&|shard, i| shard.open[i].load(Relaxed));
         let total = by_transport(&|shard, i| shard.total[i].load(Relaxed) as i64);

@@ -48,4 +48,4 @@ pub use serve::{Listener, RECONNECT_GRACE, bind_udp, serve};
 pub type Shard = millrace_node::Shard<Sockets>;
 
 /// Every transport that can read a channel, with the name used in metrics and tests.
-pub const TRANSPORTS: &[millrace_node::Transport] = &millrace_node::Transport::ALL;
+pub const TRANSPORTS: &[millrace_protocol::Transport] = &millrace_protocol::Transport::ALL;

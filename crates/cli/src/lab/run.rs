@@ -11,7 +11,7 @@ use millrace_lab::{
     report, scenarios,
     slo::Slo,
     sweep::{Request, Scenario, Settings, Store},
-    targets::{self, Transport},
+    targets,
 };
 
 use super::{exit_code, live::Live, stop_by_signal, view};
@@ -66,7 +66,7 @@ pub struct What {
     /// millrace@old=PATH,millrace@new=PATH
     #[arg(long, value_name = "NAME[=PATH],..", value_delimiter = ',')]
     targets: Vec<String>,
-    /// Transports to measure: websocket, session, sse, ndjson, long-polling, polling
+    /// Transports to measure: websocket, session, sse, stream, long-polling, polling
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     transports: Vec<String>,
     /// Set a parameter of the scenario; separate several levels by commas; PART.KEY sets it for one part only
@@ -181,7 +181,7 @@ impl What {
         }
         if !self.transports.is_empty() {
             for name in &self.transports {
-                name.parse::<Transport>()?;
+                targets::parse_transport(name)?;
             }
             sets.push(("transports".to_owned(), self.transports.join(",")));
         }

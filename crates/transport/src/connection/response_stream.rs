@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use http_body::Frame;
 use millrace_delivery::ConnId;
-use millrace_node::Transport;
+use millrace_protocol::Transport;
 
 use super::VirtualConnection;
 use crate::{Shard, admission::limits::ReaderSlot};

@@ -7,8 +7,8 @@ use std::{io, ops::Range, os::fd::OwnedFd, rc::Rc, sync::Arc, time::Duration};
 use bytes::BytesMut;
 use millrace_delivery::{ConnId, Wire, prefetch};
 use millrace_engine::LogRateLimit;
-use millrace_node::{Metrics, Transport};
-use millrace_protocol::session::Policy;
+use millrace_node::Metrics;
+use millrace_protocol::{Transport, session::Policy};
 use rustix::{
     event::epoll::{self, EventData, EventFlags},
     net::{RecvFlags, SendFlags, Shutdown},

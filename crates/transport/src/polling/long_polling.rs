@@ -6,8 +6,8 @@
 use std::{rc::Rc, sync::Arc, time::Duration};
 
 use http::request::Parts;
-use millrace_node::{Metrics, Shard, Sockets, Transport};
-use millrace_protocol::{ChannelName, Error};
+use millrace_node::{Metrics, Shard, Sockets};
+use millrace_protocol::{ChannelName, Error, Transport};
 use tokio::time::Instant;
 
 use super::{Read, read};

@@ -10,9 +10,9 @@ pub mod range;
 use http::StatusCode;
 use millrace_delivery::{Page, PageLimit};
 use millrace_engine::Newest;
-use millrace_node::{Metrics, Shard, Sockets, Transport};
+use millrace_node::{Metrics, Shard, Sockets};
 use millrace_protocol::{
-    ChannelName, Epoch, Error, Gap, Position, Publication, Since,
+    ChannelName, Epoch, Error, Gap, Position, Publication, Since, Transport,
     form::{Envelope, xml},
 };
 

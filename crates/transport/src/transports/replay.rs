@@ -8,8 +8,8 @@ use futures_util::stream::{self, StreamExt};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use millrace_delivery::PageLimit;
-use millrace_node::{Metrics, Start, Transport};
-use millrace_protocol::{ChannelName, Code, Error, Form, Position, Since, session::Policy};
+use millrace_node::{Metrics, Start};
+use millrace_protocol::{ChannelName, Code, Error, Form, Position, Since, Transport, session::Policy};
 use serde_json::{Map, json};
 
 use super::stream::{Stream, list};

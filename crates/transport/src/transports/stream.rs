@@ -8,8 +8,8 @@ use std::{os::fd::OwnedFd, rc::Rc};
 
 use http::{HeaderValue, StatusCode, header};
 use millrace_delivery::ConnId;
-use millrace_node::{Metrics, Start, Transport};
-use millrace_protocol::{Error, Form, form::Envelope};
+use millrace_node::{Metrics, Start};
+use millrace_protocol::{Error, Form, Transport, form::Envelope};
 
 use crate::{
     Shard,
