@@ -9,6 +9,7 @@ pub mod auth;
 pub mod config;
 pub mod log;
 mod memory;
+mod metrics;
 mod pages;
 mod reload;
 mod run;

@@ -18,7 +18,7 @@ use millrace_carcare::CarCare;
 use millrace_conference::{Conference, ConferenceRoutes, rooms};
 use millrace_delivery::Hub;
 use millrace_engine::Engine;
-use millrace_node::{Metrics, Router, Shard};
+use millrace_node::{Router, Shard};
 use millrace_protocol::ticket::TicketKey;
 use millrace_transport::{
     Admission, Context, Drain, Limits, Listener, Question, RECONNECT_GRACE, RtcPort, Sockets, access::Access, bind_udp,
@@ -43,6 +43,7 @@ use crate::{
     agent,
     auth::Auth,
     memory,
+    metrics::ShardMetrics,
     pages::Site,
     reload::{Reload, changes},
     secure,
@@ -71,7 +72,7 @@ pub struct Running {
     limits: watch::Sender<millrace_transport::Config>,
     tls: Option<Tls>,
     engine: Arc<dyn Engine>,
-    metrics: Vec<Arc<Metrics>>,
+    metrics: Vec<ShardMetrics>,
     auth: Arc<Auth>,
     config: Config,
     /// True once a shard or the TURN server has ended.
@@ -148,7 +149,7 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
     let router = Arc::new(Router::new(shards));
     let engine = millrace_engine::open(&config.engine.url, config.engine(), router.clone(), unix_ms)
         .context("the engine (`engine.url`) cannot be opened")?;
-    let metrics: Vec<Arc<Metrics>> = (0..shards).map(|_| Arc::default()).collect();
+    let metrics: Vec<ShardMetrics> = (0..shards).map(|_| ShardMetrics::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));
     let name = millrace_engine::shown_url(&config.engine.url);
     let counts = Limits::behind(config.server.proxies(), &config.limits, descriptors);
@@ -200,11 +201,11 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
             let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
             runtime.block_on(async move {
                 let limits = changing.borrow_and_update().clone();
-                let (hub, sockets) = (Hub::new(limits.hub()), Sockets::new(metrics.clone())?);
+                let (hub, sockets) = (Hub::new(limits.hub()), Sockets::new(metrics.sockets)?);
                 if let Some(listener) = agent {
                     spawn_local(agent::serve(TcpListener::from_std(listener)?, ready, router.clone()));
                 }
-                let shard = Shard::new(id, router, engine, hub, sockets, metrics);
+                let shard = Shard::new(id, router, engine, hub, sockets, metrics.delivery);
                 let admission = Admission::new(limits, draining, tickets, access, counts);
                 let conference = Conference::new(shard.clone(), admission.clone(), rooms, relays);
                 spawn_local(conference.clone().answer_questions(rooms_asked));
@@ -348,7 +349,7 @@ impl Running {
         tracing::info!("draining");
         self.ready.store(false, Relaxed);
         tokio::time::sleep(drain.announce).await;
-        let readers = self.metrics.iter().map(|shard| shard.open_readers()).sum();
+        let readers = self.metrics.iter().map(|shard| shard.sockets.open_readers()).sum();
         let window = drain.spread(readers);
         tracing::info!(readers, window_ms = window.as_millis() as u64, "asking readers to reconnect elsewhere");
         self.draining.send_replace(Some(Drain { window, ticket: drain.ticket }));

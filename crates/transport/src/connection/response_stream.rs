@@ -72,7 +72,7 @@ impl PipeBody {
     pub(crate) fn new(shard: &Rc<Shard>, conn: ConnId, transport: Transport, seat: Option<ReaderSlot>) -> Self {
         let pipe = Rc::<Pipe>::default();
         shard.sockets().add_virtual(conn, pipe.clone(), None);
-        shard.metrics.opened(transport, 1);
+        shard.socket_metrics.opened(transport, 1);
         Self { pipe, shard: shard.clone(), conn, transport, _seat: seat }
     }
 }
@@ -102,7 +102,7 @@ impl http_body::Body for PipeBody {
 
 impl Drop for PipeBody {
     fn drop(&mut self) {
-        self.shard.metrics.opened(self.transport, -1);
+        self.shard.socket_metrics.opened(self.transport, -1);
         self.shard.with(|hub, sockets| {
             hub.disconnect(self.conn);
             sockets.remove(self.conn);
