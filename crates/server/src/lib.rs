@@ -14,6 +14,7 @@ mod pages;
 mod reload;
 mod run;
 mod secure;
+mod setting;
 pub mod tls;
 pub mod turn;
 

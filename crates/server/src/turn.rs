@@ -16,7 +16,7 @@ use ring::hmac;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, LocalOptions};
 
-use crate::{config::Secret, metrics::Exposition, tls::Tls};
+use crate::{metrics::Exposition, setting::Secret, tls::Tls};
 
 /// Minimum length of the secret, in bytes, as for `server.secret`: a shorter one can be guessed.
 const SECRET_BYTES_MIN: usize = 16;

@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, path::Path};
 use toml::{Table, de::DeTable};
 
 use super::{
-    Config,
+    Config, InvalidSetting,
     faults::{self, Fault},
 };
 
@@ -56,8 +56,8 @@ pub enum ConfigError {
     Read { path: String, error: std::io::Error },
     #[error("{from}: {message}")]
     Parse { from: String, message: String },
-    #[error("`{key}` {what}")]
-    Value { key: String, what: String },
+    #[error(transparent)]
+    Value(#[from] InvalidSetting),
 }
 
 /// A setting from the environment or the command line: `section.key`, its text, and its source.
