@@ -15,7 +15,7 @@ use millrace_lab::{
 };
 
 use super::{exit_code, live::Live, stop_by_signal, view};
-use crate::{login, number::number, trust::Trust};
+use crate::{argument::ArgumentError, login, number::number, trust::Trust};
 
 const DEFAULT_SEED: u64 = 1;
 
@@ -217,12 +217,13 @@ pub fn command_line() -> String {
     format!("millrace {}", words.join(" "))
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, for example clients=1,50")?;
+fn pair(text: &str) -> Result<(String, String), ArgumentError> {
+    let expected = || ArgumentError::expected("KEY=VALUE, for example clients=1,50");
+    let (key, value) = text.split_once('=').ok_or_else(expected)?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-fn minutes(text: &str) -> Result<Duration, String> {
-    let minutes: f64 = text.parse().map_err(|_| "expected a number of minutes, for example 30")?;
-    Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| error.to_string())
+fn minutes(text: &str) -> Result<Duration, ArgumentError> {
+    let minutes: f64 = text.parse().map_err(|_| ArgumentError::expected("a number of minutes, for example 30"))?;
+    Ok(Duration::try_from_secs_f64(minutes * 60.0)?)
 }

@@ -60,7 +60,7 @@ pub fn check(config: &Config) -> anyhow::Result<()> {
     secure::check(config)?;
     // Only a server that starts fetches a key set.
     let auth = crate::auth::Config { jwks: String::new(), ..config.auth.clone() };
-    Auth::new(&auth, &config.anonymous(), unix_s).map_err(anyhow::Error::msg).context("`[auth]`")?;
+    Auth::new(&auth, &config.anonymous(), unix_s).context("`[auth]`")?;
     check_free(config.server.listen).with_context(|| taken(config.server.listen))
 }
 
@@ -92,7 +92,7 @@ impl Running {
     fn reload(&mut self, reload: &Reload) {
         let loaded = (reload.load)().and_then(|config| {
             let auth = self.auth.prepare(&config.auth, &config.anonymous());
-            let auth = auth.map_err(anyhow::Error::msg).context("`[auth]`")?;
+            let auth = auth.context("`[auth]`")?;
             (reload.set_log_level)(&config.log.level)?;
             Ok((config, auth))
         });
