@@ -189,7 +189,7 @@ impl World {
             let history = HistoryConfig { count_max: 50, ..HistoryConfig::default() };
             let config = millrace_engine::Config { history, channels_max: CHANNELS_MAX, ..Default::default() };
             let engine = Arc::new(MemoryEngine::new(config, Epoch(0x5f0c_12ab), router.clone(), clock));
-            let (hub, sockets) = (Hub::new(limits().hub()), Sockets::new(metrics.clone()).expect("an epoll"));
+            let (hub, sockets) = (Hub::new(limits().hub()), Sockets::new(Arc::default()).expect("an epoll"));
             let shard = Shard::new(0, router, engine, hub, sockets, metrics);
             let (drain, draining) = watch::channel(None);
             let tickets = Arc::new(TicketKey::new(b"secret"));
@@ -250,7 +250,7 @@ impl World {
     /// Sends a datagram and waits until the server has received it. Returns true if the server accepted the datagram.
     pub fn send(&self, datagram: &[u8]) -> bool {
         use std::sync::atomic::Ordering::Relaxed;
-        let metrics = &self.context.shard.metrics;
+        let metrics = &self.context.shard.socket_metrics;
         let counts = || (metrics.udp_received.load(Relaxed), metrics.udp_dropped.load(Relaxed));
         let (received, dropped) = counts();
         self.udp.send(datagram).expect("loopback");
@@ -262,7 +262,7 @@ impl World {
 
     /// Checks that no state of a disconnected client is left.
     fn assert_left(&self) {
-        let (metrics, limits) = (&self.context.shard.metrics, &self.context.admission.limits);
+        let (metrics, limits) = (&self.context.shard.socket_metrics, &self.context.admission.limits);
         let left = || (metrics.open_readers(), limits.connections(), limits.pending_bytes());
         self.until("nobody is left", || left() == (0, 0, 0));
     }

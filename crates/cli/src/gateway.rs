@@ -11,7 +11,7 @@ use millrace_gateway::{Config, Gateway};
 use millrace_rtc::forward;
 use millrace_server::config::address;
 
-use crate::{number::number, simulate::stop_signal};
+use crate::{argument::ArgumentError, number::number, simulate::stop_signal};
 
 const SECRET: &str = "MILLRACE_GATEWAY_SECRET";
 const SECRET_BYTES_MIN: usize = 16;
@@ -126,11 +126,12 @@ impl Args {
     }
 }
 
-fn window(text: &str) -> Result<Duration, String> {
-    let window = humantime::parse_duration(text).map_err(|error| format!("{error}; for example 250ms"))?;
+fn window(text: &str) -> Result<Duration, ArgumentError> {
+    let window =
+        humantime::parse_duration(text).map_err(|error| ArgumentError::Duration { error, example: "250ms" })?;
     match window >= Duration::from_millis(1) && window <= Duration::from_secs(60) {
         true => Ok(window),
-        false => Err("expected 1ms to 1min".into()),
+        false => Err(ArgumentError::expected("1ms to 1min")),
     }
 }
 

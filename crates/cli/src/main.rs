@@ -1,5 +1,6 @@
 //! The `millrace` binary. Each command has its own file; without a command, `serve` runs.
 
+mod argument;
 mod cert;
 mod config;
 mod gateway;

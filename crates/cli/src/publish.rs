@@ -10,7 +10,7 @@ use millrace_client::publish::{AttemptError, HttpPublisher};
 use millrace_client::server::Server;
 use serde::Deserialize;
 
-use crate::{login::Login, retry::Retry, trust::Trust};
+use crate::{argument::ArgumentError, login::Login, retry::Retry, trust::Trust};
 
 /// The server refuses larger messages, so reading stops there.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -103,9 +103,10 @@ fn next_line(input: &mut impl BufRead) -> anyhow::Result<Option<Vec<u8>>> {
 }
 
 /// A clap parser for `--ttl`. The server takes whole seconds.
-fn ttl(text: &str) -> Result<Duration, String> {
-    let ttl = humantime::parse_duration(text).map_err(|error| format!("{error}; for example 60s or 2h"))?;
-    if ttl.as_secs() > 0 { Ok(ttl) } else { Err("expected at least 1s".into()) }
+fn ttl(text: &str) -> Result<Duration, ArgumentError> {
+    let ttl =
+        humantime::parse_duration(text).map_err(|error| ArgumentError::Duration { error, example: "60s or 2h" })?;
+    if ttl.as_secs() > 0 { Ok(ttl) } else { Err(ArgumentError::expected("at least 1s")) }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::argument::ArgumentError;
+
 /// The flag of commands that exit when their work is done.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Retry {
@@ -13,6 +15,7 @@ pub struct Retry {
 /// A clap parser for a duration with a unit.
 ///
 /// Errors: the message shows an example.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "expected a duration with a unit, for example 500ms, 10s or 2h".into())
+pub fn duration(text: &str) -> Result<Duration, ArgumentError> {
+    humantime::parse_duration(text)
+        .map_err(|_| ArgumentError::expected("a duration with a unit, for example 500ms, 10s or 2h"))
 }

@@ -9,7 +9,7 @@ use millrace_server::{
     tls::dev::{self, Files},
 };
 
-use crate::{cert, number::number};
+use crate::{argument::ArgumentError, cert, number::number};
 
 /// Flags that set configuration values; `serve` and `config` share them.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -110,7 +110,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     millrace_server::run(config, Reload { load, set_log_level }).await
 }
 
-fn parse_set(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("expected SECTION.KEY=VALUE, for example limits.heartbeat=10s")?;
+fn parse_set(text: &str) -> Result<(String, String), ArgumentError> {
+    let expected = || ArgumentError::expected("SECTION.KEY=VALUE, for example limits.heartbeat=10s");
+    let (key, value) = text.split_once('=').ok_or_else(expected)?;
     Ok((key.to_owned(), value.to_owned()))
 }

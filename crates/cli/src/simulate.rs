@@ -18,7 +18,7 @@ use millrace_simulate::town::Town;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
-use crate::{login::Login, number::number, retry::Retry, trust::Trust};
+use crate::{argument::ArgumentError, login::Login, number::number, retry::Retry, trust::Trust};
 
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
@@ -270,18 +270,19 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = humantime::parse_duration(text).map_err(|error| format!("{error}; for example 500ms or 5s"))?;
+fn interval(text: &str) -> Result<Duration, ArgumentError> {
+    let interval =
+        humantime::parse_duration(text).map_err(|error| ArgumentError::Duration { error, example: "500ms or 5s" })?;
     match interval >= Duration::from_millis(1) && interval <= Duration::from_secs(86_400) {
         true => Ok(interval),
-        false => Err("expected 1ms to 1day".into()),
+        false => Err(ArgumentError::expected("1ms to 1day")),
     }
 }
 
-fn speedup(text: &str) -> Result<f64, String> {
+fn speedup(text: &str) -> Result<f64, ArgumentError> {
     match text.parse() {
         Ok(factor) if (0.01..=1000.0).contains(&factor) => Ok(factor),
-        _ => Err("expected a number from 0.01 to 1000".into()),
+        _ => Err(ArgumentError::expected("a number from 0.01 to 1000")),
     }
 }
 

@@ -1,10 +1,12 @@
 //! Parses `--since` and `--until`: where a reader starts or ends.
 
+use std::convert::Infallible;
+
 use millrace_client::clock::now_ms;
 
 /// A clap parser. Converts a duration such as `10m` to a time before now, by this machine's clock; the server parses all
 /// other values.
-pub fn since(text: &str) -> Result<String, String> {
+pub fn since(text: &str) -> Result<String, Infallible> {
     // A position has a colon, a time in milliseconds has no unit.
     let is_duration =
         text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(|c: char| c.is_ascii_alphabetic());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use millrace_client::server::Server;
-use millrace_client::subscription::{Message, Options, Transport, Update, read};
+use millrace_client::subscription::{Message, Options, TRANSPORTS, Transport, Update, read};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{login::Login, number::number, retry::duration, since::since, trust::Trust};
@@ -60,11 +60,7 @@ pub struct Args {
 }
 
 fn transport() -> impl TypedValueParser<Value = Transport> {
-    PossibleValuesParser::new(Transport::ALL.map(|(name, _)| name)).map(|chosen| {
-        let (_, transport) =
-            Transport::ALL.into_iter().find(|(name, _)| *name == chosen).expect("clap accepts only these names");
-        transport
-    })
+    PossibleValuesParser::new(TRANSPORTS.map(Transport::name)).try_map(|name| name.parse::<Transport>())
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {

@@ -162,7 +162,7 @@ fn key(args: &KeyArgs) -> anyhow::Result<()> {
             };
         }
     };
-    let pair = auth::generate(algorithm).map_err(anyhow::Error::msg)?;
+    let pair = auth::generate(algorithm)?;
     let Some(path) = &args.out else {
         print!("{}{}", pair.private, pair.public);
         return Ok(());
@@ -195,9 +195,7 @@ fn create(args: CreateArgs) -> anyhow::Result<()> {
             let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
             SigningKey::parse(&text).map_err(|what| anyhow!("{}: {what}", path.display()))?
         }
-        None if !config.auth.secret.is_empty() => {
-            SigningKey::parse(config.auth.secret.as_bytes()).map_err(anyhow::Error::msg)?
-        }
+        None if !config.auth.secret.is_empty() => SigningKey::parse(config.auth.secret.as_bytes())?,
         None => bail!(
             "no signing key: add --key FILE (`millrace token key --out FILE` creates one), or --config with a file that sets auth.secret"
         ),
@@ -225,7 +223,7 @@ fn create(args: CreateArgs) -> anyhow::Result<()> {
         let all = rights.by_right().into_iter().filter(|(_, patterns)| !patterns.is_empty());
         claims["millrace"] = all.map(|(right, patterns)| (right.name().to_owned(), json!(patterns))).collect();
     }
-    let token = key.sign(&claims, args.kid.as_deref()).map_err(anyhow::Error::msg)?;
+    let token = key.sign(&claims, args.kid.as_deref())?;
     // The same checks as in the server, so that a bad pattern or subject fails here.
     let read =
         Token::parse(&token, config.auth.token_bytes_max).and_then(|token| token.claims()?.grant(&config.auth, now_s));

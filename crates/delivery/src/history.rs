@@ -1,23 +1,14 @@
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 
-use millrace_protocol::{
-    Epoch, Gap, Holder, NewPublication, Position, Publication, PublicationHead, Since, session::Policy,
+use millrace_protocol::{Epoch, Gap, NewPublication, Position, Publication, PublicationHead, Since, session::Policy};
+
+use crate::{
+    idempotency::IdempotencyKeys,
+    page::{Page, PageLimit, take_page},
 };
-
-/// Time for which an idempotency key is remembered.
-const IDEMPOTENCY_MS: u64 = 5 * 60 * 1000;
-/// Maximum number of idempotency keys per channel. When it is reached, the holder with the most keys loses its
-/// oldest keys. Many keys are dropped at once, because finding that holder scans all keys.
-const IDEMPOTENCY_KEYS_MAX: usize = 10_000;
-const IDEMPOTENCY_KEYS_DROPPED: usize = IDEMPOTENCY_KEYS_MAX / 8;
 
 /// Memory of a publication in a history besides its payload and key: its own fields and its log entry.
 const ENTRY_BYTES: usize = Publication::BYTES + size_of::<Publication>();
-
-/// Memory of an idempotency key besides its text: its entries by name and by age, and the allocation overhead of
-/// two short strings.
-const KEY_BYTES: usize =
-    size_of::<(Box<str>, u64)>() * 2 + size_of::<(u64, Holder, Box<str>)>() + 2 * size_of::<usize>();
 
 /// Limits of a channel's history. Whichever limit is reached first evicts the oldest publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,68 +16,6 @@ pub struct Bounds {
     pub count_max: usize,
     pub bytes_max: usize,
     pub age_max_ms: u64,
-}
-
-/// Limits of one page. A page holds at least one publication if one is available.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageLimit {
-    pub count: usize,
-    pub bytes: usize,
-}
-
-/// Publications after a position, as returned to a reader.
-///
-/// Shape: a gap, if any, lies before `publications`. Their offsets increase by exactly 1; for `latest` they only
-/// increase.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    pub gap: Option<Gap>,
-    pub publications: Vec<Publication>,
-    /// Position to continue from. Everything up to this position is in the page, is covered by its gap, or is not
-    /// needed under the reader's policy.
-    pub end: Position,
-    /// The newest position of the log.
-    pub top: Position,
-}
-
-impl Page {
-    /// Returns the start position of the page's reader: the reader has everything up to this position, or the page
-    /// reports it as a gap.
-    pub fn start(&self) -> Position {
-        let offset = self.publications.first().map_or(self.end.offset, |first| first.offset - 1);
-        self.gap.map_or(Position { epoch: self.end.epoch, offset }, |gap| gap.to)
-    }
-
-    /// Returns true if the log holds publications after this page.
-    pub fn has_more(&self) -> bool {
-        self.end.offset < self.top.offset
-    }
-
-    /// Returns the part of a page (policy `every`) that lies in a range ending with `until`; `top` becomes the end
-    /// of the range.
-    ///
-    /// If `until` is in an epoch that the log has left, the whole requested range is a gap, and the reader
-    /// continues from `until`.
-    pub fn cut(mut self, since: Since, until: Position) -> Self {
-        if until.epoch != self.top.epoch {
-            let from = match since {
-                Since::Position(at) if at.epoch == until.epoch => at,
-                _ => Position { offset: 0, ..until },
-            };
-            let gap = (from.offset < until.offset).then_some(Gap { from, to: until });
-            return Self { gap, publications: Vec::new(), end: until, top: until };
-        }
-        self.top.offset = self.top.offset.min(until.offset);
-        if self.end.offset > until.offset {
-            self.end = until;
-        }
-        self.publications.retain(|publication| publication.offset <= until.offset);
-        self.gap = self.gap.and_then(|Gap { from, to }| {
-            let to = if to.offset > until.offset { until } else { to };
-            (from != to).then_some(Gap { from, to })
-        });
-        self
-    }
 }
 
 /// Assigns offsets to the publications of one channel and keeps its bounded history. The engine uses it to order
@@ -105,15 +34,6 @@ pub struct History {
     trimmed_before_ms: u64,
     /// `None` unless publishers send idempotency keys.
     keys: Option<Box<IdempotencyKeys>>,
-}
-
-/// Offsets of recent publications by idempotency key.
-#[derive(Debug, Default)]
-struct IdempotencyKeys {
-    offsets: HashMap<Box<str>, u64>,
-    by_age: VecDeque<(u64, Holder, Box<str>)>,
-    /// Total length of the keys, each counted once.
-    bytes: usize,
 }
 
 /// Result of appending a publication.
@@ -268,7 +188,7 @@ impl History {
     fn forget_keys(&mut self, now_ms: u64) {
         if let Some(keys) = &mut self.keys {
             keys.forget(now_ms);
-            if keys.by_age.is_empty() {
+            if keys.is_empty() {
                 self.keys = None;
             }
         }
@@ -280,7 +200,7 @@ impl History {
         while self.memory_bytes() > memory_bytes_max && self.drop_oldest() {}
         self.log.shrink_to_fit();
         while self.memory_bytes() > memory_bytes_max && self.keys.as_mut().is_some_and(|keys| keys.drop_oldest()) {}
-        self.keys = self.keys.take().filter(|keys| !keys.by_age.is_empty());
+        self.keys = self.keys.take().filter(|keys| !keys.is_empty());
     }
 
     /// Creates a history for a new channel that follows forgotten channels. `top` is the newest position that those
@@ -326,79 +246,10 @@ impl History {
     }
 }
 
-impl IdempotencyKeys {
-    /// Returns the offset already stored for this key. If there is none, stores `offset` for it.
-    /// Kept out of line so that [`History::append`] stays small for publications without a key.
-    #[inline(never)]
-    fn find_or_insert(&mut self, key: Box<str>, holder: Holder, offset: u64, now_ms: u64) -> Option<u64> {
-        self.forget(now_ms);
-        if let Some(&known) = self.offsets.get(&key) {
-            return Some(known);
-        }
-        if self.by_age.len() >= IDEMPOTENCY_KEYS_MAX {
-            self.drop_of_largest();
-        }
-        self.bytes += key.len();
-        self.offsets.insert(key.clone(), offset);
-        self.by_age.push_back((now_ms, holder, key));
-        None
-    }
-
-    fn forget(&mut self, now_ms: u64) {
-        while let Some((at, ..)) = self.by_age.front() {
-            if now_ms.saturating_sub(*at) < IDEMPOTENCY_MS {
-                return;
-            }
-            self.drop_oldest();
-        }
-    }
-
-    /// Drops the oldest key. Returns false if there is none.
-    fn drop_oldest(&mut self) -> bool {
-        let Some((.., key)) = self.by_age.pop_front() else { return false };
-        self.bytes -= key.len();
-        self.offsets.remove(&key);
-        true
-    }
-
-    /// Drops the oldest keys of the holder that has the most keys. Cost: O(keys).
-    fn drop_of_largest(&mut self) {
-        let mut counts = HashMap::<Holder, usize>::new();
-        self.by_age.iter().for_each(|(_, holder, _)| *counts.entry(*holder).or_default() += 1);
-        let Some((largest, _)) = counts.into_iter().max_by_key(|(_, count)| *count) else { return };
-        let (Self { offsets, bytes, by_age }, mut left) = (self, IDEMPOTENCY_KEYS_DROPPED);
-        by_age.retain(|(_, holder, key)| {
-            let stays = *holder != largest || left == 0;
-            if !stays {
-                left -= 1;
-                *bytes -= key.len();
-                offsets.remove(key);
-            }
-            stays
-        });
-    }
-
-    /// Returns the memory of all keys. Each key is stored twice.
-    fn memory_bytes(&self) -> usize {
-        2 * self.bytes + self.by_age.len() * KEY_BYTES
-    }
-}
-
-fn take_page<'a>(items: impl Iterator<Item = &'a Publication>, limit: PageLimit) -> Vec<Publication> {
-    let (mut page, mut bytes) = (Vec::new(), 0);
-    for publication in items.take(limit.count) {
-        bytes += publication.cost_bytes();
-        if bytes > limit.bytes && !page.is_empty() {
-            break;
-        }
-        page.push(publication.clone());
-    }
-    page
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::idempotency::IDEMPOTENCY_MS;
     use millrace_protocol::Kind;
 
     const BOUNDS: Bounds = Bounds { count_max: 5, bytes_max: 1000, age_max_ms: 1000 };
@@ -580,26 +431,6 @@ mod tests {
         assert!(matches!(history.append(keyed(), 1, &BOUNDS), Appended::Duplicate(1)));
         assert!(matches!(history.append(keyed(), IDEMPOTENCY_MS, &BOUNDS), Appended::New(_)));
         assert_eq!(history.top().offset, 2);
-    }
-
-    #[test]
-    fn a_flood_of_keys_drops_keys_of_the_flooder() {
-        let mut history = History::new(Epoch(1));
-        let keyed = |holder: u32, i: usize| {
-            let key = Some(format!("{holder}/{i}").into());
-            NewPublication { idempotency_key: key, ..new("a") }.held_by(Holder::new(holder))
-        };
-        history.append(keyed(2, 0), 0, &BOUNDS);
-        for i in 0..3 * IDEMPOTENCY_KEYS_MAX {
-            history.append(keyed(1, i), 0, &BOUNDS);
-        }
-        let keys = history.keys.as_ref().unwrap();
-        assert!(keys.by_age.len() <= IDEMPOTENCY_KEYS_MAX && keys.offsets.len() == keys.by_age.len());
-        assert_eq!(keys.bytes, keys.by_age.iter().map(|(.., key)| key.len()).sum::<usize>());
-        assert!(matches!(history.append(keyed(2, 0), 0, &BOUNDS), Appended::Duplicate(1)));
-        let last = 3 * IDEMPOTENCY_KEYS_MAX - 1;
-        assert!(matches!(history.append(keyed(1, last), 0, &BOUNDS), Appended::Duplicate(_)));
-        assert!(matches!(history.append(keyed(1, 0), 0, &BOUNDS), Appended::New(_)));
     }
 
     #[test]

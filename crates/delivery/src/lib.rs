@@ -9,9 +9,12 @@
 mod cache;
 mod history;
 mod hub;
+mod idempotency;
 mod log;
+mod page;
 
 pub use cache::{prefetch, prefetch_at};
-pub use history::{Appended, Bounds, History, Page, PageLimit};
+pub use history::{Appended, Bounds, History};
 pub use hub::{ChannelKey, Config, ConnId, Hub, Memory, Output, ReadTicket, WaiterId, Wire};
 pub use log::{Pool, SEGMENT_BYTES, WireLog};
+pub use page::{Page, PageLimit};

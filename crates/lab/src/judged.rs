@@ -68,7 +68,7 @@ mod tests {
             columns: ["check", "transport", PROMISED, PASSED].map(column).to_vec(),
             rows: vec![
                 row(["NAT", "sse", "yes", "yes"]),
-                row(["NAT", "ndjson", "yes", "no"]),
+                row(["NAT", "stream", "yes", "no"]),
                 row(["NAT", "websocket", "no", "no"]),
                 // A row with missing cells.
                 vec![Value::from("NAT")],
@@ -76,7 +76,7 @@ mod tests {
             ..Table::default()
         };
         let judged = promises(&table).unwrap();
-        assert_eq!((judged.total, judged.failed), (2, vec!["NAT, ndjson".to_owned()]));
+        assert_eq!((judged.total, judged.failed), (2, vec!["NAT, stream".to_owned()]));
         table.columns.remove(2);
         assert_eq!(promises(&table), None);
     }

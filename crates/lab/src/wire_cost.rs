@@ -267,7 +267,7 @@ impl fmt::Display for WireCostReport {
         }
         let mut head = (&String::new(), &String::new(), &String::new());
         let none = head;
-        for row in self.energy.iter().filter(|row| !matches!(row.transport.as_str(), "session" | "ndjson")) {
+        for row in self.energy.iter().filter(|row| !matches!(row.transport.as_str(), "session" | "stream")) {
             let now = (&row.radio, &row.day, &row.transport);
             if head == none {
                 write!(

@@ -6,11 +6,11 @@
 //! Read first: [`Shard`], [`Router`], [`Metrics`].
 
 mod mailbox;
-mod metrics;
+pub mod metrics;
 mod router;
 mod shard;
 
 pub use mailbox::{ChannelEvent, Delivery, Mailbox, Moved};
-pub use metrics::{Metrics, Transport};
+pub use metrics::{Family, MetricKind, Metrics};
 pub use router::Router;
 pub use shard::{Shard, Sockets, Start, Waiting};

@@ -1,75 +1,18 @@
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counters of one shard. Only the shard's own thread writes them; any thread may read them.
+/// Counters of the publications and readers of one shard. Only the shard's own thread writes them; any thread may read
+/// them.
 #[derive(Debug, Default)]
 pub struct Metrics {
     pub publications: AtomicU64,
     pub publications_refused: AtomicU64,
-    pub publishers_paused: AtomicU64,
     pub published_bytes: AtomicU64,
-    pub sent_bytes: AtomicU64,
-    pub received_bytes: AtomicU64,
-    pub writes: AtomicU64,
     pub gaps: AtomicU64,
     pub history_retries: AtomicU64,
     pub turns: AtomicU64,
-    pub http_requests: AtomicU64,
-    pub http_errors: AtomicU64,
-    pub udp_received: AtomicU64,
-    pub udp_dropped: AtomicU64,
-    pub rtc_peers: AtomicU64,
-    pub rtc_streams: AtomicU64,
-    pub rtc_failed: AtomicU64,
-    pub rtc_panicked: AtomicU64,
-    pub rtc_received: AtomicU64,
-    pub rtc_dropped: AtomicU64,
-    pub tls_handshakes: AtomicU64,
-    pub tls_resumed: AtomicU64,
-    pub tls_failed: AtomicU64,
-    pub tls_refused: AtomicU64,
+    pub channels: AtomicU64,
     pub memory_logs: AtomicU64,
     pub memory_spare: AtomicU64,
-    pub memory_out: AtomicU64,
-    pub memory_connections: AtomicU64,
-    pub channels: AtomicU64,
-    open: [AtomicI64; Transport::ALL.len()],
-    total: [AtomicU64; Transport::ALL.len()],
-}
-
-/// Transports, as the metrics name them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    Polling,
-    LongPolling,
-    Sse,
-    Stream,
-    WebSocket,
-    DataChannel,
-}
-
-impl Transport {
-    pub const ALL: [Transport; 6] = [
-        Transport::Polling,
-        Transport::LongPolling,
-        Transport::Sse,
-        Transport::Stream,
-        Transport::WebSocket,
-        Transport::DataChannel,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Polling => "polling",
-            Transport::LongPolling => "long_polling",
-            Transport::Sse => "sse",
-            Transport::Stream => "stream",
-            Transport::WebSocket => "websocket",
-            Transport::DataChannel => "data_channel",
-        }
-    }
 }
 
 impl Metrics {
@@ -79,114 +22,73 @@ impl Metrics {
         counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// Counts a reader that opened (`1`) or closed (`-1`) on this transport.
-    pub fn opened(&self, transport: Transport, change: i64) {
-        self.open[transport as usize].fetch_add(change, Relaxed);
-        if change > 0 {
-            self.total[transport as usize].fetch_add(change as u64, Relaxed);
-        }
-    }
+    /// Every metric that has no label. The server sums each over all shards.
+    pub const FAMILIES: &[Family<Metrics>] = &[
+        Family {
+            name: "millrace_channels_open",
+            kind: MetricKind::Gauge,
+            help: "Channels with at least one reader. A channel with readers on several shards counts once per shard.",
+            value: |m| &m.channels,
+        },
+        Family {
+            name: "millrace_publications_total",
+            kind: MetricKind::Counter,
+            help: "Accepted publications.",
+            value: |m| &m.publications,
+        },
+        Family {
+            name: "millrace_publications_refused_total",
+            kind: MetricKind::Counter,
+            help: "Refused publications.",
+            value: |m| &m.publications_refused,
+        },
+        Family {
+            name: "millrace_published_bytes_total",
+            kind: MetricKind::Counter,
+            help: "Payload bytes of publications, accepted or refused.",
+            value: |m| &m.published_bytes,
+        },
+        Family {
+            name: "millrace_gaps_total",
+            kind: MetricKind::Counter,
+            help: "Gaps reported to readers.",
+            value: |m| &m.gaps,
+        },
+        Family {
+            name: "millrace_history_retries_total",
+            kind: MetricKind::Counter,
+            help: "Failed reads of history for a reader. The server retries them.",
+            value: |m| &m.history_retries,
+        },
+        Family {
+            name: "millrace_turns_total",
+            kind: MetricKind::Counter,
+            help: "Turns of the shards. Each turn delivers everything that arrived since the last one.",
+            value: |m| &m.turns,
+        },
+    ];
 
-    /// Returns the number of open readers on all transports.
-    pub fn open_readers(&self) -> usize {
-        self.open.iter().map(|open| open.load(Relaxed).max(0) as usize).sum()
-    }
-
-    /// Returns the sums over all shards as Prometheus text. `history_bytes` is the size of the engine's history.
-    ///
-    /// Source: Prometheus exposition format 0.0.4.
-    pub fn render(shards: &[Arc<Metrics>], history_bytes: usize) -> String {
-        let mut out = String::new();
-        let sum = |pick: &dyn Fn(&Metrics) -> i64| shards.iter().map(|shard| pick(shard)).sum::<i64>();
-        let mut family = |name: &str, kind: &str, help: &str, samples: &[(String, i64)]| {
-            out.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
-            for (labels, value) in samples {
-                out.push_str(&format!("{name}{labels} {value}\n"));
-            }
-        };
-        let by_transport = |pick: &dyn Fn(&Metrics, usize) -> i64| {
-            let sample = |transport: &Transport| {
-                let label = format!("{{transport=\"{}\"}}", transport.name());
-                (label, sum(&|shard| pick(shard, *transport as usize)))
-            };
-            Transport::ALL.iter().map(sample).collect::<Vec<_>>()
-        };
-        let open = by_transport(&|shard, i| shard.open[i].load(Relaxed));
-        let total = by_transport(&|shard, i| shard.total[i].load(Relaxed) as i64);
-        let memory = MEMORY
-            .iter()
-            .map(|(kind, pick)| (format!("{{kind=\"{kind}\"}}"), sum(&|shard| pick(shard).load(Relaxed) as i64)));
-        let history = ("{kind=\"history\"}".to_owned(), history_bytes as i64);
-        let memory: Vec<_> = memory.chain([history]).collect();
-        family("millrace_connections", "gauge", "Open readers; polls count while they are held.", &open);
-        family("millrace_connections_total", "counter", "Readers ever opened.", &total);
-        family(
-            "millrace_memory_bytes",
-            "gauge",
-            "Memory by what for; of connections looked at once a minute or more often.",
-            &memory,
-        );
-        for (name, kind, help, pick) in FAMILIES {
-            family(name, kind, help, &[(String::new(), sum(&|shard| pick(shard).load(Relaxed) as i64))]);
-        }
-        out
-    }
+    /// Kinds of `millrace_memory_bytes` that a shard measures.
+    pub const MEMORY: &[(&str, Value<Metrics>)] = &[("logs", |m| &m.memory_logs), ("spare", |m| &m.memory_spare)];
 }
 
-type Pick = fn(&Metrics) -> &AtomicU64;
+/// Returns one value of a struct of metrics.
+pub type Value<M> = fn(&M) -> &AtomicU64;
 
-/// Kinds of `millrace_memory_bytes` that the shards report.
-const MEMORY: &[(&str, Pick)] = &[
-    ("logs", |m| &m.memory_logs),
-    ("spare", |m| &m.memory_spare),
-    ("out", |m| &m.memory_out),
-    ("connections", |m| &m.memory_connections),
-];
+/// Description of a metric without labels, one field of `M`.
+pub struct Family<M: 'static> {
+    pub name: &'static str,
+    pub kind: MetricKind,
+    /// What operators read beside the name, in one or two sentences.
+    pub help: &'static str,
+    pub value: Value<M>,
+}
 
-const FAMILIES: &[(&str, &str, &str, Pick)] = &[
-    ("millrace_channels_open", "gauge", "Channels with a reader, summed over shards.", |m| &m.channels),
-    ("millrace_publications_total", "counter", "Publications accepted.", |m| &m.publications),
-    ("millrace_publications_refused_total", "counter", "Publications refused.", |m| &m.publications_refused),
-    (
-        "millrace_publishers_paused_total",
-        "counter",
-        "Pauses in reading from WebSockets that publish faster than readers are served.",
-        |m| &m.publishers_paused,
-    ),
-    ("millrace_published_bytes_total", "counter", "Payload bytes offered.", |m| &m.published_bytes),
-    ("millrace_sent_bytes_total", "counter", "Bytes written to streams and WebSockets.", |m| &m.sent_bytes),
-    ("millrace_received_bytes_total", "counter", "Bytes read from WebSockets.", |m| &m.received_bytes),
-    ("millrace_writes_total", "counter", "Writes to streams and WebSockets.", |m| &m.writes),
-    ("millrace_gaps_total", "counter", "Gaps told to readers.", |m| &m.gaps),
-    (
-        "millrace_history_retries_total",
-        "counter",
-        "Reads of history for a reader that failed, and were tried again.",
-        |m| &m.history_retries,
-    ),
-    ("millrace_turns_total", "counter", "Turns of the shard loops.", |m| &m.turns),
-    ("millrace_http_requests_total", "counter", "HTTP requests.", |m| &m.http_requests),
-    ("millrace_http_errors_total", "counter", "HTTP requests answered 4xx or 5xx.", |m| &m.http_errors),
-    ("millrace_udp_received_total", "counter", "Datagrams received.", |m| &m.udp_received),
-    ("millrace_udp_dropped_total", "counter", "Datagrams dropped: malformed, or refused.", |m| &m.udp_dropped),
-    ("millrace_rtc_peers", "gauge", "Peers of data channels, unfinished ones, too.", |m| &m.rtc_peers),
-    ("millrace_rtc_streams", "gauge", "TCP streams that carry the datagrams of clients.", |m| &m.rtc_streams),
-    ("millrace_rtc_failed_total", "counter", "Peers that ended before their channel was open.", |m| &m.rtc_failed),
-    (
-        "millrace_rtc_panicked_total",
-        "counter",
-        "Peers that ended because the library panicked over what they sent.",
-        |m| &m.rtc_panicked,
-    ),
-    ("millrace_rtc_received_total", "counter", "Datagrams received for data channels.", |m| &m.rtc_received),
-    (
-        "millrace_rtc_dropped_total",
-        "counter",
-        "Of those, dropped: from nobody known, malformed, or too many of one address.",
-        |m| &m.rtc_dropped,
-    ),
-    ("millrace_tls_handshakes_total", "counter", "TLS handshakes done in full.", |m| &m.tls_handshakes),
-    ("millrace_tls_resumed_total", "counter", "TLS handshakes that went on from an earlier one.", |m| &m.tls_resumed),
-    ("millrace_tls_failed_total", "counter", "TLS handshakes that failed or took too long.", |m| &m.tls_failed),
-    ("millrace_tls_refused_total", "counter", "Connections turned away: too many handshakes.", |m| &m.tls_refused),
-];
+/// Types of metrics. Source: Prometheus exposition format 0.0.4, "TYPE".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Only increases, until the process restarts.
+    Counter,
+    /// Increases and decreases.
+    Gauge,
+}

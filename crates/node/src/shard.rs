@@ -30,6 +30,11 @@ const PATTERN_CHANNELS_MAX: usize = 10_000;
 
 /// Sockets of a shard: its hub writes to them, and the shard closes them.
 pub trait Sockets: Wire + 'static {
+    /// What the sockets count.
+    type Metrics;
+
+    fn metrics(&self) -> Arc<Self::Metrics>;
+
     fn close(&mut self, conn: ConnId);
 }
 
@@ -50,6 +55,8 @@ pub struct Shard<S: Sockets> {
     pub id: usize,
     pub engine: Arc<dyn Engine>,
     pub metrics: Arc<Metrics>,
+    /// Counters of the sockets. The shard does not use them.
+    pub socket_metrics: Arc<S::Metrics>,
     router: Arc<Router>,
     hub: RefCell<Hub>,
     sockets: RefCell<S>,
@@ -76,6 +83,7 @@ impl<S: Sockets> Shard<S> {
             id,
             engine,
             metrics,
+            socket_metrics: sockets.metrics(),
             router,
             hub: RefCell::new(hub),
             sockets: RefCell::new(sockets),

@@ -13,6 +13,7 @@ mod position;
 mod publication;
 pub mod session;
 pub mod ticket;
+mod transport;
 pub mod websocket;
 
 pub use channel::{ChannelName, NAME_BYTES_MAX, Pattern, is_reserved};
@@ -24,3 +25,4 @@ pub use position::{Epoch, Gap, Position, Since};
 pub use publication::{
     Holder, JSON_DEPTH_MAX, KEY_BYTES_MAX, Kind, NewPublication, Payload, Publication, PublicationHead,
 };
+pub use transport::{Transport, UnknownTransport};

@@ -9,10 +9,12 @@ pub mod auth;
 pub mod config;
 pub mod log;
 mod memory;
+mod metrics;
 mod pages;
 mod reload;
 mod run;
 mod secure;
+mod setting;
 pub mod tls;
 pub mod turn;
 

@@ -6,12 +6,12 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
     io::IsTerminal,
     panic,
     sync::{Mutex, PoisonError},
 };
 
+use millrace_node::MetricKind;
 use millrace_transport::is_contained;
 use tracing::{Event, Level, Metadata, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
@@ -23,7 +23,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use crate::{SetLogLevel, config};
+use crate::{SetLogLevel, config, metrics::Exposition};
 
 /// Common prefix of the targets of our own modules.
 const OWN: &str = "millrace";
@@ -84,15 +84,15 @@ impl<S: Subscriber> Layer<S> for Count {
     }
 }
 
-/// Appends the counts as Prometheus text.
-pub(crate) fn render(out: &mut String) {
-    let name = "millrace_library_reports_total";
-    let help = "What libraries have reported as WARN or ERROR, in the log or not: mostly what remote peers have sent.";
-    let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} counter\n");
-    for ((library, level), count) in &*REPORTED.lock().unwrap_or_else(PoisonError::into_inner) {
-        let level = level.as_str().to_ascii_lowercase();
-        let _ = writeln!(out, "{name}{{library=\"{library}\",level=\"{level}\"}} {count}");
-    }
+/// Appends the counts to the metrics.
+pub(crate) fn render(out: &mut Exposition) {
+    let reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let samples = reported.iter().map(|((library, level), count)| {
+        ([("library", (*library).to_owned()), ("level", level.as_str().to_ascii_lowercase())], count)
+    });
+    let help =
+        "Warnings and errors reported by libraries, mostly about input from remote peers, whether logged or not.";
+    out.family("millrace_library_reports_total", MetricKind::Counter, help, samples);
 }
 
 #[cfg(test)]
@@ -127,8 +127,9 @@ mod tests {
         assert_eq!(said("info"), [false, false, true, false]);
         assert_eq!(said("debug"), [false, false, true, true]);
         assert_eq!(said("info,sctp_proto=error"), [true, false, true, false]);
-        let mut metrics = String::new();
+        let mut metrics = Exposition::default();
         render(&mut metrics);
+        let metrics = metrics.into_text();
         for line in ["{library=\"sctp_proto\",level=\"error\"} 3", "{library=\"sctp_proto\",level=\"warn\"} 3"] {
             assert!(metrics.contains(line), "{metrics}");
         }

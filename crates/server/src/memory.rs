@@ -23,7 +23,7 @@ use std::{
 use millrace_engine::Engine;
 use millrace_transport::{Limits, limits::Pressure};
 
-use crate::Config;
+use crate::{Config, config::MEMORY_BYTES_MIN};
 
 /// Minimum and maximum interval between two checks. A check reads one small file, which takes 0.1 ms.
 const LOOK: Duration = Duration::from_millis(100);
@@ -36,8 +36,6 @@ const GROWTH_PER_S_MAX: f64 = (2u64 << 30) as f64;
 const SETTLE: Duration = Duration::from_secs(10);
 /// Memory of the program itself, its threads and their buffers, in bytes.
 const BASE_BYTES: usize = 24 << 20;
-/// Minimum memory limit that a server can keep, in bytes.
-pub const BYTES_MIN: usize = 48 << 20;
 /// Mark at which each level begins, in percent of the limit. A level ends `ENDS_BELOW` percent below its mark.
 const BEGINS: [(Pressure, usize); 3] =
     [(Pressure::Shrink, 75), (Pressure::RefusePublications, 85), (Pressure::RefuseConnections, 92)];
@@ -48,7 +46,7 @@ const GOAL: usize = 70;
 /// Sets the memory limit if it is 0, and caps the limits of histories, logs and client queues at a share of it.
 pub fn apportion(config: &mut Config) {
     if config.limits.memory_bytes_max == 0 {
-        config.limits.memory_bytes_max = (available() / 4 * 3).max(BYTES_MIN);
+        config.limits.memory_bytes_max = (available() / 4 * 3).max(MEMORY_BYTES_MIN);
     }
     let shared = config.limits.memory_bytes_max.saturating_sub(BASE_BYTES);
     config.engine.history_bytes_max = config.engine.history_bytes_max.min(shared / 2);
@@ -158,7 +156,7 @@ mod tests {
         assert_eq!(config.limits.logs_bytes_max, set.limits.logs_bytes_max);
         let mut config = Config::default();
         apportion(&mut config);
-        assert!(config.limits.memory_bytes_max >= BYTES_MIN);
+        assert!(config.limits.memory_bytes_max >= MEMORY_BYTES_MIN);
     }
 
     #[test]

@@ -14,14 +14,19 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use millrace_conference::turn::Figures;
 use millrace_engine::Engine;
-use millrace_node::Metrics;
+use millrace_node::MetricKind;
 use millrace_transport::{
     Limits, Pages,
     http::{Body, Response, text},
 };
 use serde::Deserialize;
 
-use crate::{log, tls::acme, turn};
+use crate::{
+    log,
+    metrics::{Exposition, ShardMetrics},
+    tls::acme,
+    turn,
+};
 
 /// Content security policy: only content from this server may be loaded or run. The map draws in a worker, and scripts
 /// set styles.
@@ -64,7 +69,7 @@ pub struct Site {
     pub shards: usize,
     pub engine_name: String,
     pub engine: Arc<dyn Engine>,
-    pub metrics: Vec<Arc<Metrics>>,
+    pub metrics: Vec<ShardMetrics>,
     pub limits: Arc<Limits>,
     pub ready: Arc<AtomicBool>,
     /// True if `/metrics` needs no token.
@@ -84,7 +89,7 @@ impl Site {
         udp: Option<String>,
         engine_name: String,
         engine: Arc<dyn Engine>,
-        metrics: Vec<Arc<Metrics>>,
+        metrics: Vec<ShardMetrics>,
         limits: Arc<Limits>,
         ready: Arc<AtomicBool>,
     ) -> Self {
@@ -122,7 +127,7 @@ impl Site {
     /// Returns whether the node accepts new readers, with details for operators.
     pub fn readiness(&self) -> Response {
         let (ready, engine_up) = (self.ready.load(Relaxed), self.engine.is_up());
-        let readers: usize = self.metrics.iter().map(|shard| shard.open_readers()).sum();
+        let readers: usize = self.metrics.iter().map(|shard| shard.sockets.open_readers()).sum();
         let details = serde_json::json!({
             "ready": ready, "engine_up": engine_up, "readers": readers, "uptime_s": self.started.elapsed().as_secs(),
         });
@@ -132,54 +137,51 @@ impl Site {
 
     pub fn metrics(&self) -> Response {
         let (channels, bytes) = self.engine.size();
-        let mut out = Metrics::render(&self.metrics, bytes);
-        let mut gauge = |name: &str, help: &str, value: u64| {
-            out.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
-        };
-        gauge("millrace_engine_channels", "Channels with a past.", channels as u64);
-        gauge("millrace_uptime_seconds", "Time since the start.", self.started.elapsed().as_secs());
-        gauge("millrace_ready", "1 until the server drains.", u64::from(self.ready.load(Relaxed)));
+        let mut out = Exposition::default();
+        out.shards(&self.metrics, bytes);
+        let mut gauge = |name: &str, help: &str, value: u64| out.value(name, MetricKind::Gauge, help, value);
+        gauge("millrace_engine_channels", "Channels with history.", channels as u64);
+        gauge("millrace_uptime_seconds", "Seconds since the start.", self.started.elapsed().as_secs());
+        gauge("millrace_ready", "1 while the node accepts readers; 0 once it drains.", self.ready.load(Relaxed).into());
         gauge(
             "millrace_sockets_open",
-            "Open connections, idle and unfinished ones, too.",
+            "Open connections, including idle connections and connections in a handshake.",
             self.limits.connections() as u64,
         );
-        gauge("millrace_pending_bytes", "Bytes that wait for single clients.", self.limits.pending_bytes() as u64);
-        gauge("millrace_memory_pressure", "0 to 3, see docs/reference/limits.md.", self.limits.pressure() as u64);
-        gauge("millrace_engine_up", "1 while the engine answers.", u64::from(self.engine.is_up()));
+        gauge("millrace_pending_bytes", "Bytes queued for single clients.", self.limits.pending_bytes() as u64);
+        gauge(
+            "millrace_memory_pressure",
+            "Memory pressure from 0 (none) to 3. docs/reference/limits.md lists what each level does.",
+            self.limits.pressure() as u64,
+        );
+        gauge("millrace_engine_up", "1 while the engine answers, otherwise 0.", self.engine.is_up().into());
         if let Some(acme) = &self.acme {
-            let expires_s = acme.expires_s.load(Relaxed);
             gauge(
                 "millrace_acme_expires_seconds",
-                "When the certificate ends, since 1970; 0: there is none.",
-                expires_s,
+                "Expiry of the ACME certificate in seconds since 1970; 0 without a certificate.",
+                acme.expires_s.load(Relaxed),
             );
         }
-        let refused = "millrace_refused_total";
-        out.push_str(&format!(
-            "# HELP {refused} Requests, messages and connections refused, closed or slowed down, by limit.\n# TYPE {refused} counter\n"
-        ));
-        for (limit, count) in self.limits.refused() {
-            out.push_str(&format!("{refused}{{limit=\"{limit}\"}} {count}\n"));
-        }
-        let mut counter = |name: &str, help: &str, value: u64| {
-            out.push_str(&format!("# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}\n"));
-        };
+        out.family(
+            "millrace_refused_total",
+            MetricKind::Counter,
+            "Requests, messages and connections refused, closed or slowed down, by limit.",
+            self.limits.refused().map(|(limit, count)| ([("limit", limit)], count)),
+        );
+        let mut counter = |name: &str, help: &str, value: u64| out.value(name, MetricKind::Counter, help, value);
         for (name, help, value) in self.engine.counters() {
             counter(&format!("millrace_engine_{name}_total"), help, value);
         }
         if let Some(acme) = &self.acme {
-            counter(
-                "millrace_acme_certificates_total",
-                "Certificates that were got from an ACME server.",
-                acme.certificates.load(Relaxed),
-            );
-            counter("millrace_acme_errors_total", "Attempts to get one that have failed.", acme.errors.load(Relaxed));
+            let (certificates, errors) = (acme.certificates.load(Relaxed), acme.errors.load(Relaxed));
+            counter("millrace_acme_certificates_total", "Certificates issued by the ACME server.", certificates);
+            counter("millrace_acme_errors_total", "Failed ACME orders.", errors);
         }
         if let Some(figures) = &self.turn {
             turn::render(figures, &mut out);
         }
         log::render(&mut out);
+        let out = out.into_text();
         fresh(text(StatusCode::OK, "text/plain; version=0.0.4", out))
     }
 

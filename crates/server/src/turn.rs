@@ -10,12 +10,13 @@ use std::{
 
 use anyhow::Context as _;
 use millrace_conference::turn::{Credentials, Figures, Offer, Peers, Port, REALM_BYTES_MAX, Settings, serve};
+use millrace_node::MetricKind;
 use millrace_transport::Limits;
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, LocalOptions};
 
-use crate::{config::Secret, tls::Tls};
+use crate::{metrics::Exposition, setting::Secret, tls::Tls};
 
 /// Minimum length of the secret, in bytes, as for `server.secret`: a shorter one can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
@@ -215,44 +216,53 @@ impl Opened {
     }
 }
 
-/// Appends the metrics as Prometheus text.
-pub fn render(figures: &Figures, out: &mut String) {
+/// Appends the metrics of the TURN server.
+pub fn render(figures: &Figures, out: &mut Exposition) {
     use std::sync::atomic::Ordering::Relaxed;
     let families = [
-        ("allocations", "gauge", "Relays that clients have.", &figures.allocations),
-        ("allocated_total", "counter", "Relays that clients were given.", &figures.allocated),
+        ("allocations", MetricKind::Gauge, "TURN allocations in use.", &figures.allocations),
+        ("allocated_total", MetricKind::Counter, "TURN allocations granted.", &figures.allocated),
         (
             "unauthorized_total",
-            "counter",
-            "Requests without good credentials; each client's first is one.",
+            MetricKind::Counter,
+            "TURN requests without valid credentials. The first request of each client is one of them.",
             &figures.unauthorized,
         ),
-        ("refused_total", "counter", "Other requests refused: quotas, no room, malformed.", &figures.refused),
-        ("forbidden_total", "counter", "Requests for peers that turn.peers_allowed excludes.", &figures.forbidden),
+        (
+            "refused_total",
+            MetricKind::Counter,
+            "TURN requests refused for another reason: a quota, no free port, or malformed.",
+            &figures.refused,
+        ),
+        (
+            "forbidden_total",
+            MetricKind::Counter,
+            "TURN requests for peers that turn.peers_allowed excludes.",
+            &figures.forbidden,
+        ),
         (
             "over_quota_total",
-            "counter",
-            "Datagrams dropped: more than turn.bytes_per_s_max of one user.",
+            MetricKind::Counter,
+            "TURN datagrams dropped because a user exceeded turn.bytes_per_s_max.",
             &figures.over_quota,
         ),
-        ("dropped_total", "counter", "Datagrams dropped: from or for nobody, malformed, or no room.", &figures.dropped),
+        (
+            "dropped_total",
+            MetricKind::Counter,
+            "TURN datagrams dropped for another reason: no allocation or permission, malformed, or a full socket.",
+            &figures.dropped,
+        ),
     ];
     for (name, kind, help, value) in families {
-        let value = value.load(Relaxed);
-        out.push_str(&format!(
-            "# HELP millrace_turn_{name} {help}\n# TYPE millrace_turn_{name} {kind}\nmillrace_turn_{name} {value}\n"
-        ));
+        out.value(&format!("millrace_turn_{name}"), kind, help, value.load(Relaxed));
     }
     let both = [
-        ("datagrams", "Datagrams relayed.", &figures.datagrams_to_peers, &figures.datagrams_to_clients),
-        ("bytes", "Payload bytes relayed.", &figures.bytes_to_peers, &figures.bytes_to_clients),
+        ("datagrams", "TURN datagrams relayed.", &figures.datagrams_to_peers, &figures.datagrams_to_clients),
+        ("bytes", "Payload bytes relayed by TURN.", &figures.bytes_to_peers, &figures.bytes_to_clients),
     ];
     for (name, help, to_peers, to_clients) in both {
-        let name = format!("millrace_turn_{name}_total");
-        out.push_str(&format!("# HELP {name} {help}\n# TYPE {name} counter\n"));
-        for (to, value) in [("peers", to_peers), ("clients", to_clients)] {
-            out.push_str(&format!("{name}{{to=\"{to}\"}} {}\n", value.load(Relaxed)));
-        }
+        let samples = [([("to", "peers")], to_peers.load(Relaxed)), ([("to", "clients")], to_clients.load(Relaxed))];
+        out.family(&format!("millrace_turn_{name}_total"), MetricKind::Counter, help, samples);
     }
 }
 

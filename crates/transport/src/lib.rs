@@ -27,6 +27,7 @@ mod connection;
 pub mod data_channel;
 pub mod datagram;
 pub mod http;
+mod metrics;
 pub mod polling;
 pub mod route;
 mod serve;
@@ -40,6 +41,7 @@ pub use admission::{Admission, Drain, access, limits, limits::Limits};
 pub use config::{BadNetwork, Config, Network};
 pub use connection::Sockets;
 pub use datagram::{Config as RtcConfig, Port as RtcPort};
+pub use metrics::SocketMetrics;
 pub use millrace_rtc::is_contained;
 pub use route::{Context, Pages, Question, Routes, ShardPort};
 pub use serve::{Listener, RECONNECT_GRACE, bind_udp, serve};
@@ -47,5 +49,5 @@ pub use serve::{Listener, RECONNECT_GRACE, bind_udp, serve};
 /// A shard whose connections are real sockets.
 pub type Shard = millrace_node::Shard<Sockets>;
 
-/// Every transport that can read a channel, with the name used in metrics and tests.
-pub const TRANSPORTS: &[millrace_node::Transport] = &millrace_node::Transport::ALL;
+/// Every transport that can read a channel.
+pub const TRANSPORTS: &[millrace_protocol::Transport] = &millrace_protocol::Transport::ALL;

@@ -56,7 +56,7 @@ struct Args {
     #[arg(long, value_delimiter = ',')]
     scenarios: Vec<Scenario>,
     /// Transports of `levels`, `stall` and `thorsen`; each scenario uses all that it supports if none is given
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = reader::transport())]
     transports: Vec<Transport>,
     /// Seconds of each run
     #[arg(long, default_value_t = 10.0)]

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use millrace_lab::{
     histogram::Histogram,
     load::{
@@ -15,13 +16,15 @@ use millrace_lab::{
         websocket::{Frame, WebSocket, between},
     },
 };
+pub use millrace_protocol::Transport;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Transport {
-    WebSocket,
-    Sse,
-    Stream,
-    LongPolling,
+/// Transports that a [`Reader`] can use.
+pub const TRANSPORTS: [Transport; 4] =
+    [Transport::LongPolling, Transport::Sse, Transport::Stream, Transport::WebSocket];
+
+/// Parses one of [`TRANSPORTS`].
+pub fn transport() -> impl TypedValueParser<Value = Transport> {
+    PossibleValuesParser::new(TRANSPORTS.map(Transport::name)).try_map(|name| name.parse::<Transport>())
 }
 
 /// Parameters that all readers of a crowd share.
@@ -254,6 +257,7 @@ fn open(address: SocketAddr, wish: &Wish, since: &str) -> anyhow::Result<(TcpStr
         Transport::Sse => Parser::Sse { body: Stream::default(), has_begun: false },
         Transport::Stream => Parser::Lines(Stream::default()),
         Transport::LongPolling => Parser::Answers,
+        other => bail!("transport {other}: expected one of {}", TRANSPORTS.map(Transport::name).join(", ")),
     };
     request(wish, since, &mut out);
     stream.write_all(&out)?;
@@ -265,14 +269,14 @@ fn path(wish: &Wish, since: &str) -> String {
     format!("/v1/channels/{}?since={since}&policy={policy}", wish.channel)
 }
 
-/// Appends the request of a transport over HTTP. A WebSocket appends its own.
+/// Appends the request of a transport over HTTP. Other transports append none here.
 fn request(wish: &Wish, since: &str, out: &mut Vec<u8>) {
     let path = path(wish, since);
     match wish.transport {
-        Transport::WebSocket => {}
         Transport::Sse => get(&path, "Accept: text/event-stream\r\n", out),
         Transport::Stream => get(&path, "Accept: application/x-ndjson\r\n", out),
         Transport::LongPolling => get(&format!("{path}&wait=30&limit=1000"), "Accept: application/json\r\n", out),
+        _ => {}
     }
 }
 

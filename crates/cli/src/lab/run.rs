@@ -11,11 +11,11 @@ use millrace_lab::{
     report, scenarios,
     slo::Slo,
     sweep::{Request, Scenario, Settings, Store},
-    targets::{self, Transport},
+    targets,
 };
 
 use super::{exit_code, live::Live, stop_by_signal, view};
-use crate::{login, number::number, trust::Trust};
+use crate::{argument::ArgumentError, login, number::number, trust::Trust};
 
 const DEFAULT_SEED: u64 = 1;
 
@@ -66,7 +66,7 @@ pub struct What {
     /// millrace@old=PATH,millrace@new=PATH
     #[arg(long, value_name = "NAME[=PATH],..", value_delimiter = ',')]
     targets: Vec<String>,
-    /// Transports to measure: websocket, session, sse, ndjson, long-polling, polling
+    /// Transports to measure: websocket, session, sse, stream, long-polling, polling
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     transports: Vec<String>,
     /// Set a parameter of the scenario; separate several levels by commas; PART.KEY sets it for one part only
@@ -181,7 +181,7 @@ impl What {
         }
         if !self.transports.is_empty() {
             for name in &self.transports {
-                name.parse::<Transport>()?;
+                targets::parse_transport(name)?;
             }
             sets.push(("transports".to_owned(), self.transports.join(",")));
         }
@@ -217,12 +217,13 @@ pub fn command_line() -> String {
     format!("millrace {}", words.join(" "))
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, for example clients=1,50")?;
+fn pair(text: &str) -> Result<(String, String), ArgumentError> {
+    let expected = || ArgumentError::expected("KEY=VALUE, for example clients=1,50");
+    let (key, value) = text.split_once('=').ok_or_else(expected)?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-fn minutes(text: &str) -> Result<Duration, String> {
-    let minutes: f64 = text.parse().map_err(|_| "expected a number of minutes, for example 30")?;
-    Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| error.to_string())
+fn minutes(text: &str) -> Result<Duration, ArgumentError> {
+    let minutes: f64 = text.parse().map_err(|_| ArgumentError::expected("a number of minutes, for example 30"))?;
+    Ok(Duration::try_from_secs_f64(minutes * 60.0)?)
 }

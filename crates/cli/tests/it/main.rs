@@ -9,6 +9,7 @@ mod gateway;
 mod hygiene;
 mod lab;
 mod memory;
+mod metrics;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod quiet;

@@ -14,6 +14,7 @@ pub use past::{Range, read_range};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+pub use millrace_protocol::Transport;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -40,30 +41,16 @@ const MOVE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Maximum bytes of one message with its envelope: 1 MiB as base64 plus room for the rest.
 const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    WebSocket,
-    Stream,
-    Sse,
-    LongPolling,
-    Polling,
-}
-
-impl Transport {
-    pub const ALL: [(&'static str, Self); 5] = [
-        ("websocket", Self::WebSocket),
-        ("stream", Self::Stream),
-        ("sse", Self::Sse),
-        ("long-polling", Self::LongPolling),
-        ("polling", Self::Polling),
-    ];
-}
+/// Transports of [`read`]. A WebSocket carries a session.
+pub const TRANSPORTS: [Transport; 5] =
+    [Transport::WebSocket, Transport::Stream, Transport::Sse, Transport::LongPolling, Transport::Polling];
 
 #[derive(Clone, Debug)]
 pub struct Options {
     pub server: Server,
     /// Channel names; over a WebSocket also patterns with `+` and `#`.
     pub channels: Vec<String>,
+    /// One of [`TRANSPORTS`].
     pub transport: Transport,
     /// Start: a position, `now`, `earliest` or a time. `None`: the transport's default.
     pub since: Option<String>,
@@ -158,8 +145,9 @@ impl From<Problem> for End {
     }
 }
 
-/// Reads until `sink` breaks or the server closes normally. Reconnects after disconnects; only permanent failures
-/// and an exceeded `retry_for` are errors.
+/// Reads until `sink` breaks or the server closes normally. Reconnects after disconnects.
+///
+/// Errors: a permanent failure, an exceeded `retry_for`, or a transport that is not in [`TRANSPORTS`].
 pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), SubscriptionError> {
     let wildcard = options.channels.iter().find(|name| is_pattern(name));
     if let (Some(pattern), false) = (wildcard, options.transport == Transport::WebSocket) {
@@ -185,6 +173,11 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
             Transport::Stream => http::stream(&mut reader, &client).await,
             Transport::Sse => http::sse(&mut reader, &client).await,
             Transport::LongPolling | Transport::Polling => http::poll(&mut reader, &client).await,
+            Transport::Session | Transport::DataChannel => {
+                let names = TRANSPORTS.map(Transport::name).join(", ");
+                let what = format!("transport {}: expected one of {names}", options.transport);
+                return Err(SubscriptionError::Options(what));
+            }
         };
         let lost = match end {
             End::Enough => return Ok(()),

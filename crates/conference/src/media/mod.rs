@@ -221,7 +221,7 @@ fn handle_events(conference: &Rc<Conference>, sfu: &Sfu) {
             }
             Event::Left { id, panicked } => {
                 if panicked {
-                    Metrics::add(&conference.shard.metrics.rtc_panicked, 1);
+                    Metrics::add(&conference.shard.socket_metrics.rtc_panicked, 1);
                     tracing::debug!("a member's library has panicked; the member is ended");
                 }
                 if let Some(peers) = conference.data_channels.get() {

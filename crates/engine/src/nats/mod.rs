@@ -60,7 +60,7 @@ pub(crate) struct Nats {
 /// Checks a URL without connecting. Returns `None` if the URL is not one of NATS. No error contains any text of the
 /// URL.
 pub(crate) fn check_url(url: &str) -> Option<Result<(), OpenError>> {
-    is_ours(url).then(|| url::parse(url).map(drop).map_err(OpenError::Setting))
+    is_ours(url).then(|| url::parse(url).map(drop).map_err(|error| OpenError::Setting(error.to_string())))
 }
 
 fn is_ours(url: &str) -> bool {
@@ -77,7 +77,7 @@ pub(crate) fn open<D: Deliver>(
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<NatsEngine<D>, OpenError> {
     let shown = crate::shown_url(url);
-    let url = url::parse(url).map_err(OpenError::Setting)?;
+    let url = url::parse(url).map_err(|error| OpenError::Setting(error.to_string()))?;
     let is_good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
     if config.prefix.is_empty() || !config.prefix.bytes().all(is_good) {
         return Err(OpenError::Setting("`engine.prefix` is made of A-Z a-z 0-9 _ - where NATS is the engine".into()));

@@ -16,36 +16,49 @@ pub enum Credentials {
     User(String, String),
 }
 
+/// Faults of a URL. No message contains any part of the URL, which may contain a password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    #[error("a URL of NATS has a scheme; {SHAPE}")]
+    NoScheme,
+    #[error("the scheme is neither nats nor tls; {SHAPE}")]
+    Scheme,
+    #[error("a server is not understood; {SHAPE}")]
+    Server,
+    #[error("a user, password or token is empty or badly escaped; {SHAPE}")]
+    Credentials,
+}
+
+const SHAPE: &str = "it looks like nats://HOST:4222, nats://USER:PASSWORD@HOST:4222,HOST2:4222 or tls://TOKEN@HOST";
+
 /// Parses an engine URL.
 ///
-/// Errors: describe the fault without any part of the URL, which may contain a password.
-pub fn parse(url: &str) -> Result<Url, String> {
-    const SHAPE: &str = "it looks like nats://HOST:4222, nats://USER:PASSWORD@HOST:4222,HOST2:4222 or tls://TOKEN@HOST";
-    let bad = |what: &str| format!("{what}; {SHAPE}");
-    let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("a URL of NATS has a scheme"))?;
+/// Errors: the first fault of the URL.
+pub fn parse(url: &str) -> Result<Url, UrlError> {
+    let (scheme, rest) = url.split_once("://").ok_or(UrlError::NoScheme)?;
     let is_tls = match scheme {
         "nats" => false,
         "tls" => true,
-        _ => return Err(bad("the scheme is neither nats nor tls")),
+        _ => return Err(UrlError::Scheme),
     };
     let (who, hosts) = match rest.rsplit_once('@') {
         Some((who, hosts)) => (Some(who), hosts),
         None => (None, rest),
     };
-    let credentials = who.map(credentials).transpose().map_err(bad)?;
+    let credentials = who.map(credentials).transpose()?;
     let server = |host: &str| {
         let is_host = !host.is_empty() && !host.contains(['/', '?', '#', '@']);
         let address = is_host.then(|| format!("{scheme}://{host}").parse().ok()).flatten();
-        address.ok_or_else(|| bad("a server is not understood"))
+        address.ok_or(UrlError::Server)
     };
     let servers = hosts.strip_suffix('/').unwrap_or(hosts).split(',').map(server).collect::<Result<_, _>>()?;
     Ok(Url { servers, is_tls, credentials })
 }
 
-fn credentials(who: &str) -> Result<Credentials, &'static str> {
+fn credentials(who: &str) -> Result<Credentials, UrlError> {
     let decode = |text: &str| match percent_decode_str(text).decode_utf8() {
         Ok(text) if !text.is_empty() => Ok(text.into_owned()),
-        _ => Err("a user, password or token is empty or badly escaped"),
+        _ => Err(UrlError::Credentials),
     };
     match who.split_once(':') {
         Some((user, password)) => Ok(Credentials::User(decode(user)?, decode(password)?)),
@@ -83,7 +96,7 @@ mod tests {
             "nats://me:secret%ff@h",
             "nats://me:secret@h:port",
         ] {
-            let error = parse(bad).err().unwrap_or_else(|| panic!("{bad} is no URL of NATS"));
+            let error = parse(bad).err().unwrap_or_else(|| panic!("{bad} is no URL of NATS")).to_string();
             assert!(error.contains("looks like") && !error.contains("secret"), "{bad}: {error}");
         }
     }

@@ -434,11 +434,19 @@ impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
         let Counts { requests, retries, failures } = &self.shared.counts;
         let repairs = &self.shared.local.keeper.repairs;
         vec![
-            ("requests", "Batches and questions to the engine.", requests.load(Relaxed)),
-            ("retries", "Of them, asked once more.", retries.load(Relaxed)),
-            ("failures", "Of them, without an answer in time.", failures.load(Relaxed)),
-            ("losses", "Connections that were lost.", self.shared.local.keeper.losses.load(Relaxed)),
-            ("repairs", "Times that a channel lacked something though the connection held.", repairs.load(Relaxed)),
+            (
+                "requests",
+                "Requests to the engine's broker: batches of publications, and reads.",
+                requests.load(Relaxed),
+            ),
+            ("retries", "Requests to the broker that were sent again.", retries.load(Relaxed)),
+            ("failures", "Requests to the broker without a response in time.", failures.load(Relaxed)),
+            ("losses", "Lost connections to the broker.", self.shared.local.keeper.losses.load(Relaxed)),
+            (
+                "repairs",
+                "Channels that missed publications although the connection to the broker was up. The node read them again.",
+                repairs.load(Relaxed),
+            ),
         ]
     }
 

@@ -106,20 +106,20 @@ impl File {
     ///
     /// Errors: [`OpenError::File`], whose text says what to do; or no randomness.
     pub fn open(path: &Path, config: &Config) -> Result<Self, OpenError> {
-        let wrong = |what: String| OpenError::File { path: path.display().to_string(), what };
+        let wrong = |fault: FileFault| OpenError::File { path: path.display().to_string(), what: fault.to_string() };
         if path.is_dir() {
-            return Err(wrong("is a folder: name a file in it, such as sqlite:data.db".into()));
+            return Err(wrong(FileFault::Folder));
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
-            return Err(wrong(format!("cannot be made: there is no folder {}; make it first", folder.display())));
+            return Err(wrong(FileFault::NoFolder(folder.to_owned())));
         }
         let path = path.canonicalize().unwrap_or(path.to_owned());
         let lock = lock(&path).map_err(wrong)?;
-        let failed = |error| wrong(describe(&error));
+        let failed = |error: rusqlite::Error| wrong(error.into());
         let mut db =
             connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).map_err(failed)?;
-        prepare(&db).map_err(failed)?.map_err(wrong)?;
+        prepare(&db).map_err(wrong)?;
         let (epoch, logs) = settle(&mut db, config).map_err(|error| match error {
             Unsettled::File(error) => failed(error),
             Unsettled::Random(error) => error.into(),
@@ -133,17 +133,34 @@ impl File {
     }
 }
 
+/// Reasons why a file cannot be used. Each completes the sentence "the file PATH …" and says what to do.
+#[derive(Debug, thiserror::Error)]
+enum FileFault {
+    #[error("is a folder: name a file in it, such as sqlite:data.db")]
+    Folder,
+    #[error("cannot be made: there is no folder {}; make it first", .0.display())]
+    NoFolder(PathBuf),
+    #[error("cannot be locked by {}: {error}", .lock.display())]
+    Lock { lock: PathBuf, error: std::io::Error },
+    #[error("is in use by another millrace: a file belongs to one server; give this one another")]
+    InUse,
+    #[error("is a database of another program: name another file")]
+    Foreign,
+    #[error("was written by a newer millrace (schema {0}, this one knows {SCHEMA}): use that one, or another file")]
+    Newer(i64),
+    #[error("{}", describe(.0))]
+    Sqlite(#[from] rusqlite::Error),
+}
+
 /// Locks the file for one server. SQLite's own locks would let other processes write between two transactions.
-fn lock(path: &Path) -> Result<fs::File, String> {
+fn lock(path: &Path) -> Result<fs::File, FileFault> {
     let mut beside = path.as_os_str().to_owned();
     beside.push("-lock");
-    let cannot = |error: std::io::Error| format!("cannot be locked by {}: {error}", Path::new(&beside).display());
+    let cannot = |error: std::io::Error| FileFault::Lock { lock: beside.clone().into(), error };
     let file = fs::File::options().create(true).truncate(false).write(true).open(&beside).map_err(cannot)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            Err("is in use by another millrace: a file belongs to one server; give this one another".into())
-        }
+        Err(TryLockError::WouldBlock) => Err(FileFault::InUse),
         Err(TryLockError::Error(error)) => Err(cannot(error)),
     }
 }
@@ -157,17 +174,17 @@ fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
 }
 
 /// Creates the tables of a new file, or checks that the file is one of ours.
-fn prepare(db: &Connection) -> rusqlite::Result<Result<(), String>> {
+///
+/// Errors: the file is not one of ours, or cannot be used.
+fn prepare(db: &Connection) -> Result<(), FileFault> {
     let number = |pragma: &str| db.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let (application, schema) = (number("application_id")?, number("user_version")?);
     let is_new = schema == 0 && db.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| row.get(0))?;
     if !is_new && application != APPLICATION {
-        return Ok(Err("is a database of another program: name another file".into()));
+        return Err(FileFault::Foreign);
     }
     if schema > SCHEMA {
-        return Ok(Err(format!(
-            "was written by a newer millrace (schema {schema}, this one knows {SCHEMA}): use that one, or another file"
-        )));
+        return Err(FileFault::Newer(schema));
     }
     if is_new {
         // Possible only before the first table exists. It lets freed pages be returned in small steps.
@@ -182,7 +199,7 @@ fn prepare(db: &Connection) -> rusqlite::Result<Result<(), String>> {
         let marks = format!("PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};");
         db.execute_batch(&format!("BEGIN IMMEDIATE; {TABLES} {marks} COMMIT"))?;
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
 enum Unsettled {

@@ -21,10 +21,11 @@ mod tls;
 mod uws;
 mod ws;
 
-use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use anyhow::{Context, bail};
-use serde::{Deserialize, Serialize};
+use anyhow::{Context, anyhow, bail};
+pub use millrace_protocol::Transport;
+use millrace_protocol::UnknownTransport;
 
 use crate::{
     load::{Dialect, LoadTarget, Role},
@@ -95,73 +96,23 @@ pub struct ClientOptions<'a> {
     pub poll_every: Duration,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Transport {
-    #[serde(rename = "websocket")]
-    WebSocket,
-    /// A WebSocket with commands and replies.
-    Session,
-    Sse,
-    Ndjson,
-    LongPolling,
-    Polling,
-    /// A session over WebRTC: an offer over HTTP, then datagrams.
-    DataChannel,
-}
+/// Transports that stay on the TCP connection with which they begin.
+pub const OVER_TCP: &[Transport] = <[Transport]>::split_at(&Transport::ALL, 6).0;
 
-impl Transport {
-    pub const ALL: [Transport; 7] = [
-        Transport::WebSocket,
-        Transport::Session,
-        Transport::Sse,
-        Transport::Ndjson,
-        Transport::LongPolling,
-        Transport::Polling,
-        Transport::DataChannel,
-    ];
-    /// Transports that stay on the TCP connection with which they begin.
-    pub const OVER_TCP: &[Transport] = <[Transport]>::split_at(&Transport::ALL, 6).0;
-
-    /// Checks the transports for a scenario that observes TCP connections.
-    ///
-    /// Errors: a transport leaves its TCP connection.
-    pub fn check_over_tcp(all: &[Transport]) -> anyhow::Result<()> {
-        match all.iter().find(|transport| !Transport::OVER_TCP.contains(transport)) {
-            Some(transport) => bail!("transports: {transport} does not stay on TCP, which is what is looked at here"),
-            None => Ok(()),
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::WebSocket => "websocket",
-            Transport::Session => "session",
-            Transport::Sse => "sse",
-            Transport::Ndjson => "ndjson",
-            Transport::LongPolling => "long-polling",
-            Transport::Polling => "polling",
-            Transport::DataChannel => "data-channel",
-        }
+/// Checks the transports for a scenario that observes TCP connections.
+///
+/// Errors: a transport leaves its TCP connection.
+pub fn check_over_tcp(all: &[Transport]) -> anyhow::Result<()> {
+    match all.iter().find(|transport| !OVER_TCP.contains(transport)) {
+        Some(transport) => bail!("transports: {transport} does not stay on TCP, which is what is looked at here"),
+        None => Ok(()),
     }
 }
 
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Transport {
-    type Err = anyhow::Error;
-
-    fn from_str(name: &str) -> anyhow::Result<Self> {
-        let all = Transport::ALL.map(Transport::name);
-        Transport::ALL
-            .into_iter()
-            .find(|one| one.name() == name)
-            .with_context(|| format!("no transport {name}; there are {}{}", all.join(", "), nearest(name, all)))
-    }
+/// Reads the name of a transport. The error suggests the nearest name.
+pub fn parse_transport(name: &str) -> anyhow::Result<Transport> {
+    let parsed: Result<Transport, UnknownTransport> = name.parse();
+    parsed.map_err(|error| anyhow!("{error}{}", nearest(name, Transport::ALL.map(Transport::name))))
 }
 
 /// Options to start a target.

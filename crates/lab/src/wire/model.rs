@@ -241,7 +241,7 @@ impl Terms {
                 pushed(frame_header(push) + push)
             }
             Transport::Sse => pushed(text("id: \ndata: \n\n") + self.position(offset) + self.payload),
-            Transport::Ndjson => pushed(self.object(offset) + 1),
+            Transport::Stream => pushed(self.object(offset) + 1),
             // The next request carries the ACK of the answer. The server holds the request, so the ACK of the request
             // is separate.
             Transport::LongPolling => Exchange {
@@ -273,7 +273,7 @@ impl Terms {
                 ..Exchange::default()
             },
             Transport::Sse => beat(text(":\n\n")),
-            Transport::Ndjson => beat(text("\n")),
+            Transport::Stream => beat(text("\n")),
             Transport::LongPolling => Exchange { up: request, down: empty, acks_down: 1, ..Exchange::default() },
             Transport::Polling => Exchange { up: request, down: empty, acks_up: 1, ..Exchange::default() },
             Transport::DataChannel => Exchange::default(),
@@ -287,7 +287,7 @@ impl Terms {
             Exchange { up: vec![plain(opening)], down: vec![plain(opened)], acks_up: 1, acks_down: 1, opens: true };
         let nothing = self.position(0);
         match self.transport {
-            Transport::WebSocket | Transport::Ndjson | Transport::Polling | Transport::DataChannel => {}
+            Transport::WebSocket | Transport::Stream | Transport::Polling | Transport::DataChannel => {}
             Transport::Sse => exchange.down[0].bytes += text("retry: 2000\nid: \n\n") + nothing,
             Transport::LongPolling => {
                 exchange.up.push(plain(request + nothing));

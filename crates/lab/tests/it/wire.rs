@@ -2,7 +2,7 @@
 
 use millrace_lab::{
     scenarios::carcare_wire::{Choice, run},
-    targets::{Options, Transport},
+    targets::{OVER_TCP, Options},
     wire_cost::{Line, Side, Unit, WireCostReport, difference_percent},
 };
 
@@ -56,7 +56,7 @@ fn wire_model_and_capture_agree_with_the_kernel() {
         }
     }
     println!("{wire_cost}");
-    for transport in Transport::OVER_TCP {
+    for transport in OVER_TCP {
         for unit in [Unit::Connection, Unit::Message, Unit::Silence] {
             let line = wire_cost.line(transport.name(), Side::Deliver, unit).expect("measured");
             assert!(line.count > 0 && line.measured.total() > 52.0, "{line:?}");

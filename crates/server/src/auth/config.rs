@@ -4,7 +4,7 @@ use millrace_protocol::{Code, Error, Grant, Pattern, Right};
 use serde::{Deserialize, Serialize};
 
 use super::api_key;
-use crate::config::{ConfigError, Secret};
+use crate::setting::{InvalidSetting, Secret};
 
 /// Maximum number of patterns of one token or one API key.
 const RULES_MAX: usize = 100;
@@ -109,8 +109,8 @@ impl Config {
     /// Checks ranges and combinations that the types cannot express. Files are read when the server starts.
     ///
     /// Errors: one sentence with the key and the allowed values.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let bad = |key: &str, what: &str| Err(ConfigError::Value { key: format!("auth.{key}"), what: what.into() });
+    pub fn check(&self) -> Result<(), InvalidSetting> {
+        let bad = |key: &str, what: &str| Err(InvalidSetting { key: format!("auth.{key}"), what: what.into() });
         if !self.secret.is_empty() && self.secret.as_bytes().len() < SECRET_BYTES_MIN {
             return bad(
                 "secret",

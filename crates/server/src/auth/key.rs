@@ -1,7 +1,10 @@
 //! Keys that verify signatures. The algorithm belongs to the key, so a token cannot choose it: neither HS256 with the
 //! bytes of a public key nor `none` ever verifies.
 
-use std::path::Path;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use ring::{
@@ -59,6 +62,29 @@ enum Material {
     RsaComponents(RsaPublicKeyComponents<Vec<u8>>),
 }
 
+/// Reasons why a key cannot be used. No message contains a part of the key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    #[error("a secret for HS256 needs at least {SECRET_BYTES_MIN} bytes")]
+    ShortSecret,
+    #[error("cannot read {}: {error}", .path.display())]
+    Read { path: PathBuf, error: io::Error },
+    #[error("{}: {error}", .path.display())]
+    InFile { path: PathBuf, error: Box<KeyError> },
+    #[error("this is a private key: give the server only the public one, from `openssl pkey -in private.pem -pubout`")]
+    PrivateKey,
+    #[error("this is no public key in PEM (`-----BEGIN PUBLIC KEY-----`) and no JSON Web Key Set")]
+    NotPem,
+    #[error("this public key is none of RSA (2048 bits or more), P-256, Ed25519")]
+    UnsupportedKey,
+    #[error("this is no JSON Web Key Set (`{{\"keys\": [..]}}`)")]
+    NotAKeySet,
+    #[error("more than {SET_MAX} keys")]
+    TooManyKeys,
+    #[error("no key of this set is for signatures by RS256, ES256 or EdDSA")]
+    NoUsableKey,
+}
+
 /// DER prefix of an Ed25519 public key; its 32 bytes follow. Source: RFC 8410, section 4.
 pub const ED25519_SPKI: &[u8] = &[0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
 /// DER prefix of a P-256 public key; the 65 bytes of an uncompressed point follow. Source: RFC 5480, section 2.
@@ -76,9 +102,9 @@ impl Key {
     /// Creates a key for HS256.
     ///
     /// Errors: the secret is too short.
-    pub fn from_secret(secret: &[u8], from: &str) -> Result<Self, String> {
+    pub fn from_secret(secret: &[u8], from: &str) -> Result<Self, KeyError> {
         if secret.len() < SECRET_BYTES_MIN {
-            return Err(format!("a secret for HS256 needs at least {SECRET_BYTES_MIN} bytes"));
+            return Err(KeyError::ShortSecret);
         }
         let material = Material::Secret(hmac::Key::new(hmac::HMAC_SHA256, secret));
         Ok(Self { algorithm: Algorithm::Hs256, id: None, from: from.into(), material })
@@ -86,29 +112,26 @@ impl Key {
 
     /// Reads all keys of a file: one public key in PEM, or a JSON Web Key Set.
     ///
-    /// Errors: a message that describes the content of the file and the remedy.
-    pub fn from_file(path: &Path) -> Result<Vec<Self>, String> {
+    /// Errors: [`KeyError::Read`], or [`KeyError::InFile`].
+    pub fn from_file(path: &Path) -> Result<Vec<Self>, KeyError> {
         let from = format!("file {}", path.display());
-        let text = std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        if text.trim_ascii_start().starts_with(b"{") {
-            return from_set(&text, &from, Secrets::Taken).map_err(|error| format!("{}: {error}", path.display()));
-        }
-        Self::from_pem(&text, &from).map(|key| vec![key]).map_err(|error| format!("{}: {error}", path.display()))
+        let text = std::fs::read(path).map_err(|error| KeyError::Read { path: path.to_owned(), error })?;
+        let keys = match text.trim_ascii_start().starts_with(b"{") {
+            true => from_set(&text, &from, Secrets::Taken),
+            false => Self::from_pem(&text, &from).map(|key| vec![key]),
+        };
+        keys.map_err(|error| KeyError::InFile { path: path.to_owned(), error: error.into() })
     }
 
     /// Parses a public key in PEM.
     ///
-    /// Errors: a message that describes the content instead of a public key.
-    pub fn from_pem(pem: &[u8], from: &str) -> Result<Self, String> {
+    /// Errors: the text is a private key, no key, or a key of another algorithm.
+    pub fn from_pem(pem: &[u8], from: &str) -> Result<Self, KeyError> {
         if pem.windows(11).any(|word| word == b"PRIVATE KEY") {
-            return Err("this is a private key: give the server only the public one, from \
-                `openssl pkey -in private.pem -pubout`"
-                .into());
+            return Err(KeyError::PrivateKey);
         }
-        let der = SubjectPublicKeyInfoDer::from_pem_slice(pem)
-            .map_err(|_| "this is no public key in PEM (`-----BEGIN PUBLIC KEY-----`) and no JSON Web Key Set")?;
-        Self::from_spki(&der, from)
-            .ok_or_else(|| "this public key is none of RSA (2048 bits or more), P-256, Ed25519".into())
+        let der = SubjectPublicKeyInfoDer::from_pem_slice(pem).map_err(|_| KeyError::NotPem)?;
+        Self::from_spki(&der, from).ok_or(KeyError::UnsupportedKey)
     }
 
     fn from_spki(der: &[u8], from: &str) -> Option<Self> {
@@ -183,16 +206,16 @@ struct Jwk {
 /// requires.
 ///
 /// Errors: the text is not a key set, or has no usable key.
-pub fn from_set(json: &[u8], from: &str, secrets: Secrets) -> Result<Vec<Key>, String> {
-    let set: Set = serde_json::from_slice(json).map_err(|_| "this is no JSON Web Key Set (`{\"keys\": [..]}`)")?;
+pub fn from_set(json: &[u8], from: &str, secrets: Secrets) -> Result<Vec<Key>, KeyError> {
+    let set: Set = serde_json::from_slice(json).map_err(|_| KeyError::NotAKeySet)?;
     if set.keys.len() > SET_MAX {
-        return Err(format!("more than {SET_MAX} keys"));
+        return Err(KeyError::TooManyKeys);
     }
     let read =
         |value: serde_json::Value| serde_json::from_value::<Jwk>(value).ok().and_then(|jwk| jwk.key(from, secrets));
     let keys: Vec<Key> = set.keys.into_iter().filter_map(read).collect();
     match keys.is_empty() {
-        true => Err("no key of this set is for signatures by RS256, ES256 or EdDSA".into()),
+        true => Err(KeyError::NoUsableKey),
         false => Ok(keys),
     }
 }
@@ -259,7 +282,7 @@ mod tests {
 
     #[test]
     fn what_is_no_public_key_is_named() {
-        let error = |pem: &str| Key::from_pem(pem.as_bytes(), "").unwrap_err();
+        let error = |pem: &str| Key::from_pem(pem.as_bytes(), "").unwrap_err().to_string();
         assert!(error("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").contains("private key"));
         assert!(error("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n").contains("none of"));
         assert!(error("secret").contains("no public key"));

@@ -15,9 +15,9 @@ mod sign;
 pub use api_key::{encode_hash, generate as generate_api_key, hash as hash_api_key, random_text};
 pub use config::{ApiKey, Config, Rights};
 pub use jwt::{Claims, Token};
-pub use key::Algorithm;
-pub use revocations::Revoked;
-pub use sign::{Pair, SigningKey, generate};
+pub use key::{Algorithm, KeyError};
+pub use revocations::{RevocationsError, Revoked};
+pub use sign::{Pair, SigningError, SigningKey, generate};
 
 use std::{
     collections::BTreeMap,
@@ -41,6 +41,23 @@ use self::{
 pub type Anonymous = BTreeMap<String, Vec<Right>>;
 /// Function that returns the seconds since 1970.
 pub type Clock = fn() -> u64;
+
+/// Reasons why authentication cannot be configured.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthError {
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Revocations(#[from] RevocationsError),
+    #[error("{}", .0.detail)]
+    ApiKeyGrant(Error),
+    #[error("an API key's `sha256` has 64 hexadecimal digits")]
+    ApiKeyHash,
+    #[error("namespaces.{namespace}: {error}")]
+    Namespace { namespace: String, error: Error },
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
 
 /// Verifies tokens and API keys, and returns their grants. All shards share one; its keys may change at runtime.
 pub struct Auth {
@@ -77,7 +94,7 @@ impl Auth {
     /// Reads all key files and starts fetching the key set.
     ///
     /// Errors: a file that cannot be read or has no key; the message names the file.
-    pub fn new(config: &Config, anonymous: &Anonymous, clock: Clock) -> Result<Self, String> {
+    pub fn new(config: &Config, anonymous: &Anonymous, clock: Clock) -> Result<Self, AuthError> {
         let revocations = Revocations::new(config.revoked_max);
         revocations.set_file(read_revoked(config)?, config.revoked_max);
         let rules = Rules::new(config, anonymous, None)?;
@@ -87,7 +104,7 @@ impl Auth {
     /// Prepares another configuration for [`Self::apply`]. Reads all files again even if the configuration is the same.
     ///
     /// Errors: as [`Self::new`].
-    pub fn prepare(&self, config: &Config, anonymous: &Anonymous) -> Result<Prepared, String> {
+    pub fn prepare(&self, config: &Config, anonymous: &Anonymous) -> Result<Prepared, AuthError> {
         let revoked = read_revoked(config)?;
         let rules = Rules::new(config, anonymous, Some(&self.rules()))?;
         Ok(Prepared { rules, revoked, revoked_max: config.revoked_max })
@@ -176,7 +193,7 @@ impl Authority for Auth {
 }
 
 impl Rules {
-    fn new(config: &Config, anonymous: &Anonymous, old: Option<&Rules>) -> Result<Self, String> {
+    fn new(config: &Config, anonymous: &Anonymous, old: Option<&Rules>) -> Result<Self, AuthError> {
         let mut keys = Vec::new();
         if !config.secret.is_empty() {
             keys.push(Key::from_secret(config.secret.as_bytes(), "auth.secret")?);
@@ -186,9 +203,9 @@ impl Rules {
         }
         let api_key = |(name, key): (&String, &ApiKey)| {
             let mut grant = Grant { id: Some(name.as_str().into()), ..Grant::nothing() };
-            key.grants.grant(&mut grant).map_err(|error| error.detail)?;
-            let hash = api_key::decode_hash(&key.sha256).ok_or("an API key's `sha256` has 64 hexadecimal digits")?;
-            Ok::<_, String>((hash, Arc::new(grant)))
+            key.grants.grant(&mut grant).map_err(AuthError::ApiKeyGrant)?;
+            let hash = api_key::decode_hash(&key.sha256).ok_or(AuthError::ApiKeyHash)?;
+            Ok::<_, AuthError>((hash, Arc::new(grant)))
         };
         Ok(Self {
             keys,
@@ -226,7 +243,7 @@ impl Rules {
 }
 
 /// Returns the fetcher of the key set. Keeps the previous one with its keys if its settings are the same.
-fn remote(config: &Config, old: Option<&Rules>) -> Result<Option<Arc<RemoteKeys>>, String> {
+fn remote(config: &Config, old: Option<&Rules>) -> Result<Option<Arc<RemoteKeys>>, AuthError> {
     if config.jwks.is_empty() {
         return Ok(None);
     }
@@ -239,25 +256,25 @@ fn remote(config: &Config, old: Option<&Rules>) -> Result<Option<Arc<RemoteKeys>
         return Ok(Some(remote));
     }
     let started = RemoteKeys::start(config.jwks.clone(), config.jwks_refresh, config.jwks_pause);
-    started.map(|remote| Some(Arc::new(remote))).map_err(|error| format!("cannot start a thread: {error}"))
+    started.map(|remote| Some(Arc::new(remote))).map_err(AuthError::Thread)
 }
 
-fn anonymous_grant(config: &Config, anonymous: &Anonymous) -> Result<Grant, String> {
+fn anonymous_grant(config: &Config, anonymous: &Anonymous) -> Result<Grant, AuthError> {
     if !config.is_configured() && anonymous.values().all(Vec::is_empty) {
         return Ok(Grant::everything());
     }
     let mut grant = Grant::nothing();
     for (namespace, rights) in anonymous {
-        let pattern =
-            Pattern::parse(&format!("{namespace}/#")).map_err(|error| format!("namespaces.{namespace}: {error}"))?;
+        let pattern = Pattern::parse(&format!("{namespace}/#"))
+            .map_err(|error| AuthError::Namespace { namespace: namespace.clone(), error })?;
         rights.iter().for_each(|right| grant.allow(*right, pattern.clone()));
     }
     Ok(grant)
 }
 
-fn read_revoked(config: &Config) -> Result<List, String> {
+fn read_revoked(config: &Config) -> Result<List, AuthError> {
     match config.revoked.as_os_str().is_empty() {
         true => Ok(List::default()),
-        false => List::read(&config.revoked, config.revoked_max),
+        false => Ok(List::read(&config.revoked, config.revoked_max)?),
     }
 }

@@ -11,12 +11,39 @@ use tokio::{
     time::timeout,
 };
 
-use super::key::{Key, Secrets, from_set};
+use super::key::{Key, KeyError, Secrets, from_set};
 
 /// Timeout of one fetch, and of a token that waits for a fetch.
 const FETCH: Duration = Duration::from_secs(5);
 /// Maximum size of a key set, in bytes.
 const SET_BYTES_MAX: usize = 1 << 20;
+
+/// Reasons why a key set cannot be fetched. No message contains the URL, because its query may contain a secret.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error("{}", causes(.0))]
+    Http(reqwest::Error),
+    #[error("the server responded with {0}")]
+    Status(reqwest::StatusCode),
+    #[error("the response is larger than {SET_BYTES_MAX} bytes")]
+    TooLarge,
+    #[error("no response within {} s", FETCH.as_secs())]
+    Timeout,
+    #[error(transparent)]
+    Keys(#[from] KeyError),
+}
+
+impl From<reqwest::Error> for FetchError {
+    fn from(error: reqwest::Error) -> Self {
+        Self::Http(error.without_url())
+    }
+}
+
+/// Formats an error and its causes.
+fn causes(error: &reqwest::Error) -> String {
+    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
 
 /// Keys that a thread of its own fetches. The thread ends when this value is dropped.
 pub struct RemoteKeys {
@@ -93,7 +120,7 @@ impl Fetcher {
     async fn run(self) {
         let client = match client() {
             Ok(client) => client,
-            Err(error) => return tracing::error!(error, "the JWKS cannot be fetched: no HTTP client"),
+            Err(error) => return tracing::error!(%error, "the JWKS cannot be fetched: no HTTP client"),
         };
         // The query of the URL may contain a secret.
         let shown = self.url.split('?').next().unwrap_or_default();
@@ -101,18 +128,18 @@ impl Fetcher {
         let mut failures = 0;
         loop {
             self.state.send_modify(|state| state.is_fetching = true);
-            let fetched = match timeout(FETCH, fetch(&client, &self.url)).await {
-                Ok(Ok(json)) => from_set(&json, &format!("key set {shown}"), Secrets::Refused).map(|keys| (json, keys)),
-                Ok(Err(error)) => Err(error),
-                Err(_) => Err(format!("no response within {} s", FETCH.as_secs())),
-            };
+            let fetched = timeout(FETCH, fetch(&client, &self.url)).await.unwrap_or(Err(FetchError::Timeout));
+            let fetched = fetched.and_then(|json| {
+                let keys = from_set(&json, &format!("key set {shown}"), Secrets::Refused)?;
+                Ok((json, keys))
+            });
             failures = if fetched.is_ok() { 0 } else { failures + 1 };
             match &fetched {
                 Ok((json, keys)) if *json != last => {
                     tracing::info!(url = shown, keys = keys.len(), "JWKS changed")
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(url = shown, error, "cannot fetch the JWKS; the last one stays in use"),
+                Err(error) => tracing::warn!(url = shown, %error, "cannot fetch the JWKS; the last one stays in use"),
             }
             self.state.send_modify(|state| {
                 if let Ok((json, keys)) = fetched
@@ -140,35 +167,28 @@ impl Fetcher {
     }
 }
 
-fn client() -> Result<reqwest::Client, String> {
+fn client() -> Result<reqwest::Client, FetchError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     // reqwest uses the provider of the process. It does not matter if another provider was installed first.
     let _ = rustls::crypto::CryptoProvider::install_default((*provider).clone());
     // A redirect could lead to plain HTTP, or to addresses that only this machine can reach.
     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(FETCH);
-    client.build().map_err(|error| error.to_string())
+    Ok(client.build()?)
 }
 
 /// Fetches the key set.
 ///
-/// Errors: the reason as a message, without the URL.
-async fn fetch(client: &reqwest::Client, url: &str) -> Result<Vec<u8>, String> {
-    let words = |error: reqwest::Error| {
-        let error = error.without_url();
-        std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source())
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(": ")
-    };
-    let mut response = client.get(url).header("accept", "application/json").send().await.map_err(words)?;
+/// Errors: no response, another status than 200, or a response that is too large.
+async fn fetch(client: &reqwest::Client, url: &str) -> Result<Vec<u8>, FetchError> {
+    let mut response = client.get(url).header("accept", "application/json").send().await?;
     if response.status() != reqwest::StatusCode::OK {
-        return Err(format!("the server responded with {}", response.status()));
+        return Err(FetchError::Status(response.status()));
     }
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(words)? {
+    while let Some(chunk) = response.chunk().await? {
         body.extend_from_slice(&chunk);
         if body.len() > SET_BYTES_MAX {
-            return Err(format!("the response is larger than {SET_BYTES_MAX} bytes"));
+            return Err(FetchError::TooLarge);
         }
     }
     Ok(body)

@@ -2,7 +2,8 @@
 
 use std::{
     collections::HashMap,
-    path::Path,
+    io,
+    path::{Path, PathBuf},
     sync::{PoisonError, RwLock},
     time::UNIX_EPOCH,
 };
@@ -93,13 +94,27 @@ impl Revocations {
     }
 }
 
+/// Reasons why a file of revocations cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RevocationsError {
+    #[error("cannot read {}: {error}", .path.display())]
+    Read { path: PathBuf, error: io::Error },
+    #[error("{}, line {line}: expected `id ID` or `sub SUBJECT 2026-11-20T10:00:00Z`", .path.display())]
+    Line { path: PathBuf, line: usize },
+    #[error("{} has more than {entries_max} entries (`auth.revoked_max`)", .path.display())]
+    TooMany { path: PathBuf, entries_max: usize },
+}
+
 impl List {
     /// Reads lines of `id ID` and `sub SUBJECT TIME` (RFC 3339); `#` begins a comment.
     ///
     /// Errors: a malformed line, or more than `entries_max` entries.
-    pub fn read(path: &Path, entries_max: usize) -> Result<Self, String> {
-        let shown = path.display();
-        let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+    pub fn read(path: &Path, entries_max: usize) -> Result<Self, RevocationsError> {
+        let path = path.to_owned();
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) => return Err(RevocationsError::Read { path, error }),
+        };
         let mut list = Self::default();
         for (number, line) in text.lines().enumerate() {
             let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
@@ -111,15 +126,10 @@ impl List {
                     let before_s = before(time).unwrap_or_default().as_secs();
                     list.add(Revoked::Subject { subject: subject.into(), before_s }, u64::MAX);
                 }
-                _ => {
-                    return Err(format!(
-                        "{shown}, line {}: expected `id ID` or `sub SUBJECT 2026-11-20T10:00:00Z`",
-                        number + 1
-                    ));
-                }
+                _ => return Err(RevocationsError::Line { path, line: number + 1 }),
             }
             if list.len() > entries_max {
-                return Err(format!("{shown} has more than {entries_max} entries (`auth.revoked_max`)"));
+                return Err(RevocationsError::TooMany { path, entries_max });
             }
         }
         Ok(list)
@@ -203,8 +213,8 @@ mod tests {
         revocations.set_file(List::default(), 10);
         assert!(!revocations.contain(&grant("x", "a1", None)));
         assert_eq!(*revocations.changes().borrow(), 2);
-        assert!(List::read(file.path(), 1).unwrap_err().contains("revoked_max"));
+        assert!(List::read(file.path(), 1).unwrap_err().to_string().contains("revoked_max"));
         file.write_all(b"sub eve yesterday\n").unwrap();
-        assert!(List::read(file.path(), 10).unwrap_err().contains("line 5"));
+        assert!(List::read(file.path(), 10).unwrap_err().to_string().contains("line 5"));
     }
 }

@@ -26,6 +26,29 @@ pub enum SigningKey {
     Ed25519(Ed25519KeyPair),
 }
 
+/// Reasons why a key cannot be read or created, or a token not be signed.
+#[derive(Debug, thiserror::Error)]
+pub enum SigningError {
+    #[error(
+        "a secret for HS256 needs at least {SECRET_BYTES_MIN} bytes; `millrace token key --alg HS256` generates one"
+    )]
+    ShortSecret,
+    #[error(
+        "this is no private key in PEM that begins with `-----BEGIN PRIVATE KEY-----`; `openssl pkcs8 -topk8 -nodes` makes one of others"
+    )]
+    NotPem,
+    #[error("this private key is none of RSA (2048 bits or more), P-256, Ed25519")]
+    UnsupportedKey,
+    #[error("use `openssl genpkey` to create a key pair for {}", .0.name())]
+    NotGenerated(Algorithm),
+    #[error("the system has no randomness to give")]
+    NoRandomness,
+    #[error(transparent)]
+    Random(#[from] getrandom::Error),
+    #[error("{0}")]
+    Rejected(ring::error::KeyRejected),
+}
+
 /// New key pair, both keys in PEM.
 pub struct Pair {
     pub private: String,
@@ -35,24 +58,20 @@ pub struct Pair {
 impl SigningKey {
     /// Parses a private key in PEM, or else a secret for HS256.
     ///
-    /// Errors: the fault and its remedy.
-    pub fn parse(text: &[u8]) -> Result<Self, String> {
+    /// Errors: the text is neither a supported private key nor a secret that is long enough.
+    pub fn parse(text: &[u8]) -> Result<Self, SigningError> {
         if text.windows(11).any(|word| word == b"-----BEGIN ") {
             return Self::from_pem(text);
         }
         let secret = text.trim_ascii();
         if secret.len() < SECRET_BYTES_MIN {
-            return Err(format!(
-                "a secret for HS256 needs at least {SECRET_BYTES_MIN} bytes; `millrace token key --alg HS256` generates one"
-            ));
+            return Err(SigningError::ShortSecret);
         }
         Ok(Self::Secret(hmac::Key::new(hmac::HMAC_SHA256, secret)))
     }
 
-    fn from_pem(pem: &[u8]) -> Result<Self, String> {
-        let der = PrivatePkcs8KeyDer::from_pem_slice(pem).map_err(|_| {
-            "this is no private key in PEM that begins with `-----BEGIN PRIVATE KEY-----`; `openssl pkcs8 -topk8 -nodes` makes one of others"
-        })?;
+    fn from_pem(pem: &[u8]) -> Result<Self, SigningError> {
+        let der = PrivatePkcs8KeyDer::from_pem_slice(pem).map_err(|_| SigningError::NotPem)?;
         let der = der.secret_pkcs8_der();
         if let Ok(pair) = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der) {
             return Ok(Self::Ed25519(pair));
@@ -62,8 +81,7 @@ impl SigningKey {
             return Ok(Self::P256(pair));
         }
         let pair = RsaKeyPair::from_pkcs8(der);
-        pair.map(|pair| Self::Rsa(pair.into()))
-            .map_err(|_| "this private key is none of RSA (2048 bits or more), P-256, Ed25519".into())
+        pair.map(|pair| Self::Rsa(pair.into())).map_err(|_| SigningError::UnsupportedKey)
     }
 
     pub fn algorithm(&self) -> Algorithm {
@@ -78,14 +96,14 @@ impl SigningKey {
     /// Returns a token with these claims. `kid` names the key, for servers with several keys.
     ///
     /// Errors: the system has no random numbers.
-    pub fn sign(&self, claims: &Value, kid: Option<&str>) -> Result<String, String> {
+    pub fn sign(&self, claims: &Value, kid: Option<&str>) -> Result<String, SigningError> {
         let mut header = json!({ "alg": self.algorithm().name(), "typ": "JWT" });
         if let Some(kid) = kid {
             header["kid"] = kid.into();
         }
         let part = |value: &Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
         let message = format!("{}.{}", part(&header), part(claims));
-        let signed = self.sign_bytes(message.as_bytes()).map_err(|_| "the system has no randomness to give")?;
+        let signed = self.sign_bytes(message.as_bytes()).map_err(|_| SigningError::NoRandomness)?;
         Ok(format!("{message}.{}", BASE64_URL_SAFE_NO_PAD.encode(signed)))
     }
 
@@ -107,22 +125,21 @@ impl SigningKey {
 /// Returns a new key pair for EdDSA or ES256. `openssl genpkey` creates pairs for the other algorithms.
 ///
 /// Errors: another algorithm, or the system has no random numbers.
-pub fn generate(algorithm: Algorithm) -> Result<Pair, String> {
-    let no_chance = |_| "the system has no randomness to give".to_owned();
+pub fn generate(algorithm: Algorithm) -> Result<Pair, SigningError> {
     let (private, public) = match algorithm {
         Algorithm::EdDsa => {
             let mut seed = [0; 32];
-            getrandom::fill(&mut seed).map_err(|error| error.to_string())?;
-            let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|error| error.to_string())?;
+            getrandom::fill(&mut seed)?;
+            let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(SigningError::Rejected)?;
             ([ED25519_PKCS8, &seed].concat(), [ED25519_SPKI, pair.public_key().as_ref()].concat())
         }
         Algorithm::Es256 => {
             let (p256, random) = (&signature::ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
-            let private = EcdsaKeyPair::generate_pkcs8(p256, &random).map_err(no_chance)?;
-            let pair = EcdsaKeyPair::from_pkcs8(p256, private.as_ref(), &random).map_err(|error| error.to_string())?;
+            let private = EcdsaKeyPair::generate_pkcs8(p256, &random).map_err(|_| SigningError::NoRandomness)?;
+            let pair = EcdsaKeyPair::from_pkcs8(p256, private.as_ref(), &random).map_err(SigningError::Rejected)?;
             (private.as_ref().to_vec(), [P256_SPKI, pair.public_key().as_ref()].concat())
         }
-        other => return Err(format!("use `openssl genpkey` to create a key pair for {}", other.name())),
+        other => return Err(SigningError::NotGenerated(other)),
     };
     Ok(Pair { private: pem("PRIVATE KEY", &private), public: pem("PUBLIC KEY", &public) })
 }

@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, path::Path};
 use toml::{Table, de::DeTable};
 
 use super::{
-    Config,
+    Config, InvalidSetting,
     faults::{self, Fault},
 };
 
@@ -56,8 +56,8 @@ pub enum ConfigError {
     Read { path: String, error: std::io::Error },
     #[error("{from}: {message}")]
     Parse { from: String, message: String },
-    #[error("`{key}` {what}")]
-    Value { key: String, what: String },
+    #[error(transparent)]
+    Value(#[from] InvalidSetting),
 }
 
 /// A setting from the environment or the command line: `section.key`, its text, and its source.
@@ -92,7 +92,8 @@ impl Sources {
             let shown = path.display().to_string();
             let text =
                 std::fs::read_to_string(path).map_err(|error| ConfigError::Read { path: shown.clone(), error })?;
-            table = parse(&text).map_err(|message| ConfigError::Parse { from: shown.clone(), message })?;
+            table =
+                parse(&text).map_err(|error| ConfigError::Parse { from: shown.clone(), message: error.to_string() })?;
             for key in leaves(&table, "") {
                 from.insert(key, format!("file {shown}"));
             }
@@ -150,14 +151,25 @@ impl Sources {
     }
 }
 
+/// Fault of a file, with its line and column if they are known. The line itself may contain a secret, so it is not
+/// shown.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}{what}")]
+struct FileFault {
+    /// As [`place`] formats it, or empty.
+    place: String,
+    what: String,
+}
+
 /// Parses a file.
 ///
-/// Errors: the fault with its line and column, but never the line itself: it may contain a secret.
-fn parse(text: &str) -> Result<Table, String> {
-    let at = |error: &toml::de::Error, what: &str| {
-        let start = error.span().map(|span| span.start);
-        format!("{}{what}", start.map(|start| place(text, start)).unwrap_or_default())
+/// Errors: the first fault of the file.
+fn parse(text: &str) -> Result<Table, FileFault> {
+    let fault = |start: Option<usize>, what: &str| FileFault {
+        place: start.map(|start| place(text, start)).unwrap_or_default(),
+        what: what.to_owned(),
     };
+    let at = |error: &toml::de::Error, what: &str| fault(error.span().map(|span| span.start), what);
     DeTable::parse(text).map_err(|error| at(&error, error.message()))?;
     // Valid TOML may contain a number that is too large. The parser's message would show it, so ours replaces it.
     let mut table: Table =
@@ -168,8 +180,7 @@ fn parse(text: &str) -> Result<Table, String> {
         .map(|fault| (faults::start(text, &fault), fault.what))
         .min_by_key(|(start, _)| start.unwrap_or(usize::MAX));
     match first {
-        Some((Some(start), what)) => Err(format!("{}{what}", place(text, start))),
-        Some((None, what)) => Err(what),
+        Some((start, what)) => Err(fault(start, &what)),
         None => Ok(table),
     }
 }

@@ -4,11 +4,10 @@ pub mod address;
 mod faults;
 mod layers;
 mod namespace;
-mod secret;
 
+pub use crate::setting::{InvalidSetting, Secret};
 pub use layers::{ConfigError, OTHER_VARIABLES, Sources, Value};
 pub use namespace::Namespace;
-pub use secret::Secret;
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -21,6 +20,8 @@ use serde::{Deserialize, Serialize};
 
 /// Minimum length of a secret, in bytes: a shorter one can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
+/// Minimum memory limit that a server can keep, in bytes.
+pub const MEMORY_BYTES_MIN: usize = 48 << 20;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// All settings, by section. `default.toml` lists the same settings with comments; a test compares the two.
@@ -209,8 +210,8 @@ impl Config {
     /// Checks ranges and combinations that the types cannot express.
     ///
     /// Errors: one sentence with the key and the allowed values.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let bad = |key: &str, what: &str| Err(ConfigError::Value { key: key.into(), what: what.into() });
+    pub fn check(&self) -> Result<(), InvalidSetting> {
+        let bad = |key: &str, what: &str| Err(InvalidSetting { key: key.into(), what: what.into() });
         if let Err(error) = millrace_engine::check_url(&self.engine.url) {
             return bad("engine.url", &format!("is invalid: {error}"));
         }
@@ -282,7 +283,7 @@ impl Config {
         if let Err((key, what)) = self.tls.check() {
             return bad(key, what);
         }
-        if (1..crate::memory::BYTES_MIN).contains(&self.limits.memory_bytes_max) {
+        if (1..MEMORY_BYTES_MIN).contains(&self.limits.memory_bytes_max) {
             return bad("limits.memory_bytes_max", "must be 0, or at least 50331648 bytes (48 MiB)");
         }
         if !(1..=1 << 30).contains(&self.limits.message_bytes_max) {

@@ -303,7 +303,7 @@ async fn keys_in_files_rotate_without_a_restart() {
     let auth = auth(&config);
     assert!(verify(&auth, &by_old).await.is_ok() && verify(&auth, &by_new).await.is_err());
     std::fs::write(file.path(), &new.private).unwrap();
-    let error = auth.prepare(&config, &Default::default()).err().unwrap();
+    let error = auth.prepare(&config, &Default::default()).err().unwrap().to_string();
     assert!(error.contains("private key") && !error.contains(&new.private[40..60]), "{error}");
     assert!(verify(&auth, &by_old).await.is_ok(), "what cannot be read changes nothing");
     std::fs::write(file.path(), &new.public).unwrap();

@@ -253,7 +253,7 @@ impl EventLoop {
         };
         match received {
             Ok((1.., length)) => {
-                Metrics::add(&self.shard.metrics.received_bytes, length as u64);
+                Metrics::add(&self.shard.socket_metrics.received_bytes, length as u64);
                 self.read_bytes.set(self.read_bytes.get() + length * (READ_BYTES / most));
                 handler.received(id, &mut scratch[..length]);
                 length == most
@@ -281,7 +281,7 @@ impl EventLoop {
             socket.read_tls(id, &mut plain, &self.epoll)
         };
         if !plain.is_empty() {
-            Metrics::add(&self.shard.metrics.received_bytes, plain.len() as u64);
+            Metrics::add(&self.shard.socket_metrics.received_bytes, plain.len() as u64);
             self.read_bytes.set(self.read_bytes.get() + plain.len() * weight);
             handler.received(id, &mut plain);
         }
@@ -313,7 +313,7 @@ impl EventLoop {
         if !self.paused.borrow_mut().insert(id) {
             return;
         }
-        Metrics::add(&self.shard.metrics.publishers_paused, 1);
+        Metrics::add(&self.shard.socket_metrics.publishers_paused, 1);
         self.watch(id);
         if self.paused.borrow().len() == 1 {
             tokio::task::spawn_local(self.clone().resume());

@@ -1,7 +1,6 @@
-use millrace_node::Transport;
-
 use super::Http1Connection;
 use crate::admission::PublishTarget;
+use millrace_protocol::Transport;
 
 /// Protocol of a connection on the event loop.
 pub(crate) enum ConnectionProtocol {

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use http_body::Frame;
 use millrace_delivery::ConnId;
-use millrace_node::Transport;
+use millrace_protocol::Transport;
 
 use super::VirtualConnection;
 use crate::{Shard, admission::limits::ReaderSlot};
@@ -72,7 +72,7 @@ impl PipeBody {
     pub(crate) fn new(shard: &Rc<Shard>, conn: ConnId, transport: Transport, seat: Option<ReaderSlot>) -> Self {
         let pipe = Rc::<Pipe>::default();
         shard.sockets().add_virtual(conn, pipe.clone(), None);
-        shard.metrics.opened(transport, 1);
+        shard.socket_metrics.opened(transport, 1);
         Self { pipe, shard: shard.clone(), conn, transport, _seat: seat }
     }
 }
@@ -102,7 +102,7 @@ impl http_body::Body for PipeBody {
 
 impl Drop for PipeBody {
     fn drop(&mut self) {
-        self.shard.metrics.opened(self.transport, -1);
+        self.shard.socket_metrics.opened(self.transport, -1);
         self.shard.with(|hub, sockets| {
             hub.disconnect(self.conn);
             sockets.remove(self.conn);

@@ -7,8 +7,8 @@ use std::{io, ops::Range, os::fd::OwnedFd, rc::Rc, sync::Arc, time::Duration};
 use bytes::BytesMut;
 use millrace_delivery::{ConnId, Wire, prefetch};
 use millrace_engine::LogRateLimit;
-use millrace_node::{Metrics, Transport};
-use millrace_protocol::session::Policy;
+use millrace_node::Metrics;
+use millrace_protocol::{Transport, session::Policy};
 use rustix::{
     event::epoll::{self, EventData, EventFlags},
     net::{RecvFlags, SendFlags, Shutdown},
@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{CommandQueue, ConnectionProtocol, Grants, Http1Connection, VirtualConnection};
 use crate::{
+    SocketMetrics,
     admission::limits::ConnectionQuotas,
     tls::{Received, Session},
 };
@@ -32,7 +33,7 @@ pub struct Sockets {
     pub(crate) grants: Grants,
     /// Quotas in use by each connection. They are stored separately because they are seldom needed.
     members: Vec<Option<ConnectionQuotas>>,
-    metrics: Arc<Metrics>,
+    metrics: Arc<SocketMetrics>,
 }
 
 /// An endpoint fits into one cache line. Each message touches the endpoints of its publisher and its reader, which
@@ -70,7 +71,7 @@ pub(crate) struct Socket {
 
 impl Sockets {
     /// Creates the connections of a shard. Errors: the kernel cannot create an epoll descriptor.
-    pub fn new(metrics: Arc<Metrics>) -> io::Result<Self> {
+    pub fn new(metrics: Arc<SocketMetrics>) -> io::Result<Self> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let (endpoints, grants, members) = Default::default();
         Ok(Self { epoll, endpoints, grants, members, metrics })
@@ -345,6 +346,12 @@ impl Wire for Sockets {
 }
 
 impl millrace_node::Sockets for Sockets {
+    type Metrics = SocketMetrics;
+
+    fn metrics(&self) -> Arc<SocketMetrics> {
+        self.metrics.clone()
+    }
+
     fn close(&mut self, conn: ConnId) {
         self.grants.remove(conn);
         let Some(endpoint) = self.endpoints.get_mut(conn.slot as usize) else { return };
@@ -461,7 +468,7 @@ impl Socket {
     }
 }
 
-fn count(metrics: &Metrics, talk: &ConnectionProtocol, change: i64) {
+fn count(metrics: &SocketMetrics, talk: &ConnectionProtocol, change: i64) {
     if let Some(transport) = talk.transport() {
         metrics.opened(transport, change);
     }

@@ -1,8 +1,7 @@
 use std::collections::VecDeque;
 
 use millrace_delivery::ConnId;
-use millrace_node::Transport;
-use millrace_protocol::session::Policy;
+use millrace_protocol::{Transport, session::Policy};
 
 /// A connection without a socket of its own: the body of a response over HTTP/2, or a data channel.
 ///

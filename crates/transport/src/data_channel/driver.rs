@@ -133,7 +133,7 @@ impl Driver {
 
     /// Handles data received on the session channel. Every whole line is a command.
     fn read(&self, peer: PeerId, data: Vec<u8>) {
-        Metrics::add(&self.event_loop.shard().metrics.received_bytes, data.len() as u64);
+        Metrics::add(&self.event_loop.shard().socket_metrics.received_bytes, data.len() as u64);
         // A session's envelope needs room around the largest payload, which may be base64.
         let max = self.event_loop.admission().config().message_bytes_max.max(1).saturating_mul(2);
         let (id, lines) = match self.with_peers(|peers| peers.take_lines(peer, data, max)) {

@@ -1,8 +1,7 @@
 use std::{cell::RefCell, rc::Rc};
 
 use millrace_delivery::ConnId;
-use millrace_node::Transport;
-use millrace_protocol::session::Policy;
+use millrace_protocol::{Transport, session::Policy};
 use millrace_rtc::Lane;
 
 use super::{PeerId, Peers};

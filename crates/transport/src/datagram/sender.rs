@@ -9,6 +9,7 @@ use millrace_node::Metrics;
 use tokio::{net::UdpSocket, sync::Notify};
 
 use super::{batch::SendQueue, framed::Outgoing};
+use crate::SocketMetrics;
 
 /// Counts the datagrams of a port.
 pub trait PortMetrics {
@@ -19,7 +20,7 @@ pub trait PortMetrics {
     fn streams(&self, open: u64);
 }
 
-impl PortMetrics for Metrics {
+impl PortMetrics for SocketMetrics {
     fn received(&self, datagrams: u64) {
         Metrics::add(&self.rtc_received, datagrams);
     }

@@ -6,12 +6,13 @@
 use std::{rc::Rc, sync::Arc, time::Duration};
 
 use http::request::Parts;
-use millrace_node::{Metrics, Shard, Sockets, Transport};
-use millrace_protocol::{ChannelName, Error};
+use millrace_node::{Shard, Sockets};
+use millrace_protocol::{ChannelName, Error, Transport};
 use tokio::time::Instant;
 
 use super::{Read, read};
 use crate::{
+    SocketMetrics,
     admission::{
         Admission,
         access::{Caller, unix_s},
@@ -47,7 +48,7 @@ pub enum PollStart {
 ///
 /// Errors: those of [`Admission::admit`] and of the engine.
 #[expect(clippy::too_many_arguments, reason = "a request and its format; every argument is used once")]
-pub async fn begin<S: Sockets>(
+pub async fn begin<S: Sockets<Metrics = SocketMetrics>>(
     shard: &Shard<S>,
     admission: &Admission,
     parts: &Parts,
@@ -63,7 +64,7 @@ pub async fn begin<S: Sockets>(
     let ask =
         ReadRequest { channels: ask.starts().into_iter().map(|(name, since)| (name, Some(since))).collect(), ..ask };
     let deadline = Instant::now() + wait;
-    let open = Open::new(shard.metrics.clone());
+    let open = Open::new(shard.socket_metrics.clone());
     let mut poll = Box::new(Poll { caller, ask, wanted, answer, deadline, _seat: seat, _open: open });
     Ok(match poll.look(shard, admission).await? {
         Some(response) => PollStart::Answered(response),
@@ -144,10 +145,10 @@ impl Poll {
 }
 
 /// Counts a poll as an open connection of its transport, until it is dropped.
-struct Open(Arc<Metrics>);
+struct Open(Arc<SocketMetrics>);
 
 impl Open {
-    fn new(metrics: Arc<Metrics>) -> Self {
+    fn new(metrics: Arc<SocketMetrics>) -> Self {
         metrics.opened(Transport::LongPolling, 1);
         Self(metrics)
     }

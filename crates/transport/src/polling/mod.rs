@@ -10,15 +10,18 @@ pub mod range;
 use http::StatusCode;
 use millrace_delivery::{Page, PageLimit};
 use millrace_engine::Newest;
-use millrace_node::{Metrics, Shard, Sockets, Transport};
+use millrace_node::{Metrics, Shard, Sockets};
 use millrace_protocol::{
-    ChannelName, Epoch, Error, Gap, Position, Publication, Since,
+    ChannelName, Epoch, Error, Gap, Position, Publication, Since, Transport,
     form::{Envelope, xml},
 };
 
 pub use long_polling::{Poll, PollStart, begin};
 
-use crate::http::{ReadRequest, Response, ResponseFormat, json, no_cache, no_content, position_header, text};
+use crate::{
+    SocketMetrics,
+    http::{ReadRequest, Response, ResponseFormat, json, no_cache, no_content, position_header, text},
+};
 
 /// Default maximum number of publications in one response.
 const LIMIT: usize = 100;
@@ -38,14 +41,14 @@ struct Found {
 }
 
 /// Answers with the available publications: without `since` the newest one, otherwise all after `since`.
-pub async fn answer<S: Sockets>(
+pub async fn answer<S: Sockets<Metrics = SocketMetrics>>(
     shard: &Shard<S>,
     ask: &ReadRequest,
     wanted: ResponseFormat,
 ) -> Result<Response, Error> {
-    shard.metrics.opened(Transport::Polling, 1);
+    shard.socket_metrics.opened(Transport::Polling, 1);
     let read = read(shard, ask, &ask.channels).await;
-    shard.metrics.opened(Transport::Polling, -1);
+    shard.socket_metrics.opened(Transport::Polling, -1);
     Ok(read?.into_response(ask, wanted))
 }
 

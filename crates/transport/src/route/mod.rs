@@ -43,7 +43,7 @@ pub enum Handover {
 
 /// Handles a request. Errors become problem details. No input causes a panic.
 pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Routed {
-    let metrics = context.shard.metrics.clone();
+    let metrics = context.shard.socket_metrics.clone();
     Metrics::add(&metrics.http_requests, 1);
     context.keep_timer();
     let (parts, mut body) = request.into_parts();
@@ -66,7 +66,7 @@ pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Ro
 
 /// Handles a request for which [`is_read`](crate::http::is_read) is true, like [`route`].
 pub async fn route_read(context: Rc<Context>, parts: Parts) -> Routed {
-    let metrics = &context.shard.metrics;
+    let metrics = &context.shard.socket_metrics;
     Metrics::add(&metrics.http_requests, 1);
     let answered = async {
         context.admission.access.check_origin(&parts, &context.admission.config().allowed_origins)?;

@@ -266,7 +266,7 @@ impl Server {
 
     fn refuse(self: &Rc<Self>, id: ConnId, error: &Error) {
         self.admission().limits.count_error(error);
-        Metrics::add(&self.shard().metrics.http_errors, 1);
+        Metrics::add(&self.shard().socket_metrics.http_errors, 1);
         self.answer(id, problem(error));
     }
 

@@ -39,6 +39,7 @@ impl MemoryMeter {
         if self.slot >= slots {
             let Self { connections: own, sockets, .. } = std::mem::take(self);
             let connections = own.connections + shared.connections + sockets + shard.sockets().shared_bytes() + more();
+            let metrics = &shard.socket_metrics;
             metrics.memory_out.store(own.out as u64, Relaxed);
             metrics.memory_connections.store(connections as u64, Relaxed);
         }

@@ -189,7 +189,7 @@ fn open_port(
     port: datagram::Port,
 ) -> io::Result<Vec<JoinHandle<()>>> {
     let datagram::Port { socket, streams, candidates, peers_max } = port;
-    let (limits, metrics) = (context.admission.limits.clone(), context.shard.metrics.clone());
+    let (limits, metrics) = (context.admission.limits.clone(), context.shard.socket_metrics.clone());
     let demultiplexer = Demultiplexer::new(socket, PORT_BOUNDS, limits, metrics.clone())?;
     let peers = Peers::new(demultiplexer.sender(), candidates.clone(), peers_max, metrics);
     let peers = Rc::new(RefCell::new(peers));
@@ -276,7 +276,7 @@ async fn secured(
     acceptor: Rc<tls::Acceptor>,
     permit: ConnectionSlot,
 ) {
-    let metrics = server.context.shard.metrics.clone();
+    let metrics = server.context.shard.socket_metrics.clone();
     let settings = acceptor.settings();
     let Some(handshaking) = acceptor.permit() else { return Metrics::add(&metrics.tls_refused, 1) };
     let handshake = async {

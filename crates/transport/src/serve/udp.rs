@@ -45,7 +45,7 @@ pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
                 continue;
             }
         };
-        let metrics = &context.shard.metrics;
+        let metrics = &context.shard.socket_metrics;
         Metrics::add(&metrics.udp_received, 1);
         let is_good = length <= DATAGRAM_BYTES_MAX && context.admission.limits.take_datagram(from.ip());
         if !is_good || publish(&context, from.ip(), &datagram[..length]).await.is_none() {

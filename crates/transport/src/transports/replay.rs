@@ -8,8 +8,8 @@ use futures_util::stream::{self, StreamExt};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use millrace_delivery::PageLimit;
-use millrace_node::{Metrics, Start, Transport};
-use millrace_protocol::{ChannelName, Code, Error, Form, Position, Since, session::Policy};
+use millrace_node::{Metrics, Start};
+use millrace_protocol::{ChannelName, Code, Error, Form, Position, Since, Transport, session::Policy};
 use serde_json::{Map, json};
 
 use super::stream::{Stream, list};
@@ -86,7 +86,7 @@ impl Replay {
             let at = range::start_of(&*shard.engine, &channel, since).await?;
             ranges.push(Range { channel, at, until });
         }
-        shard.metrics.opened(stream.transport, 1);
+        shard.socket_metrics.opened(stream.transport, 1);
         let left = stream.ask.limit.unwrap_or(usize::MAX);
         let (access, caller, limits) = (admission.access.clone(), stream.caller.clone(), admission.limits.clone());
         let (transport, form) = (stream.transport, stream.form);
@@ -186,6 +186,6 @@ impl Replay {
 
 impl Drop for Replay {
     fn drop(&mut self) {
-        self.shard.metrics.opened(self.transport, -1);
+        self.shard.socket_metrics.opened(self.transport, -1);
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! Source: HTML Living Standard, "Server-sent events".
 
-use millrace_node::Transport;
-use millrace_protocol::Form;
+use millrace_protocol::{Form, Transport};
 
 use super::stream::Stream;
 use crate::{admission::access::Caller, http::ReadRequest};

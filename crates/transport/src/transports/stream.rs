@@ -8,8 +8,8 @@ use std::{os::fd::OwnedFd, rc::Rc};
 
 use http::{HeaderValue, StatusCode, header};
 use millrace_delivery::ConnId;
-use millrace_node::{Metrics, Start, Transport};
-use millrace_protocol::{Error, Form, form::Envelope};
+use millrace_node::{Metrics, Start};
+use millrace_protocol::{Error, Form, Transport, form::Envelope};
 
 use crate::{
     Shard,
@@ -135,7 +135,7 @@ pub fn list(starts: &[Start], many: bool) -> String {
 
 /// Returns the response to a failed start. It keeps the CORS headers of the original head.
 fn refuse(shard: &Shard, error: &Error, head: &Response) -> Response {
-    Metrics::add(&shard.metrics.http_errors, 1);
+    Metrics::add(&shard.socket_metrics.http_errors, 1);
     let mut refusal = problem(error);
     for (name, value) in head.headers() {
         if *name == header::VARY || name.as_str().starts_with("access-control-") {

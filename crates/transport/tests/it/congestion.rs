@@ -15,7 +15,7 @@ use millrace_engine::MemoryEngine;
 use millrace_node::{ChannelEvent, Delivery, Metrics, Router, Shard};
 use millrace_protocol::{ChannelName, Epoch, ticket::TicketKey};
 use millrace_transport::{
-    Admission, Config, Context, Listener, Pages, Sockets,
+    Admission, Config, Context, Listener, Pages, SocketMetrics, Sockets,
     access::{Access, AllowAll},
     bind_udp,
     http::Response,
@@ -39,6 +39,7 @@ struct Half {
     datagrams: SocketAddr,
     router: Arc<Router>,
     metrics: Arc<Metrics>,
+    sockets: Arc<SocketMetrics>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -58,15 +59,16 @@ impl Half {
         let socket = bind_udp(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let datagrams = socket.local_addr().unwrap();
         let (router, metrics) = (Arc::new(Router::new(2)), Arc::<Metrics>::default());
+        let sockets = Arc::<SocketMetrics>::default();
         let key = ChannelKey::from_bits(1 << 32).unwrap();
         router.set_readers(1, &ChannelName::parse("busy").unwrap(), key, 1, |_| {});
         let (stop, mut stopped) = watch::channel(false);
-        let (of_shard, counted) = (router.clone(), metrics.clone());
+        let (of_shard, counted, counted_sockets) = (router.clone(), metrics.clone(), sockets.clone());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             LocalSet::new().block_on(&runtime, async move {
                 let engine = Arc::new(MemoryEngine::new(Default::default(), Epoch(1), of_shard.clone(), || 1));
-                let (config, sockets) = (Config::default(), Sockets::new(counted.clone()).unwrap());
+                let (config, sockets) = (Config::default(), Sockets::new(counted_sockets).unwrap());
                 let shard = Shard::new(0, of_shard, engine, Hub::new(config.hub()), sockets, counted);
                 let (_never, draining) = watch::channel(None);
                 let tickets = Arc::new(TicketKey::new(b"secret"));
@@ -78,7 +80,7 @@ impl Half {
                 serve(context, listener, Some(socket), None, stop).await.unwrap();
             });
         });
-        Self { server: Server::at(address), datagrams, router, metrics, stop, thread: Some(thread) }
+        Self { server: Server::at(address), datagrams, router, metrics, sockets, stop, thread: Some(thread) }
     }
 
     /// Returns the offsets that were sent to the second shard since the last call.
@@ -93,7 +95,7 @@ impl Half {
     /// Waits until a pause has expired once, then serves the second shard until it has received everything up to
     /// `last`.
     async fn drain_slowly(&self, last: u64, frame_bytes: usize) {
-        let paused = || self.metrics.publishers_paused.load(Relaxed) as usize;
+        let paused = || self.sockets.publishers_paused.load(Relaxed) as usize;
         until("the publisher is paused again", async || paused() >= 2).await;
         let mut heard = self.take();
         // Each pause begins after one read beyond the limit.
@@ -138,7 +140,7 @@ async fn over_http_a_publisher_is_told_to_come_back() {
     half.server.post("/v1/channels/busy", &[], large).await.assert_problem(413, "too_large");
     let device = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     device.send_to(br#"{"channel":"busy","data":1}"#, half.datagrams).unwrap();
-    until("the datagram is refused, too", async || half.metrics.udp_dropped.load(Relaxed) == 1).await;
+    until("the datagram is refused, too", async || half.sockets.udp_dropped.load(Relaxed) == 1).await;
     assert_eq!(half.metrics.publications_refused.load(Relaxed) as usize, refused + 2, "the size comes first");
 
     assert!(half.take().into_iter().eq(1..=HIGH_WATER as u64));

@@ -281,7 +281,7 @@ async fn open_readers_are_counted() {
     server.await_presence("presence/all", 1).await;
     drop((readers, session));
     for transport in TRANSPORTS {
-        let gauge = format!("millrace_connections{{transport=\"{}\"}}", transport.name());
+        let gauge = format!("millrace_connections{{transport=\"{}\"}}", transport.metric_label());
         until(&format!("{gauge} is 0"), async || server.metric(&gauge).await == 0).await;
     }
 }

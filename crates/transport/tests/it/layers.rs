@@ -8,7 +8,7 @@ use std::{
 
 /// Layers, lowest first. Modules of one layer use each other only in the order in which they are listed.
 const LAYERS: &[&[&str]] = &[
-    &["accept", "config", "ticks", "tls"],
+    &["accept", "metrics", "config", "ticks", "tls"],
     &["http"],
     &["admission"],
     &["polling"],
@@ -21,8 +21,13 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Types of the crate's root that stand for a module.
-const ALIASES: &[(&str, &str)] =
-    &[("Shard", "connection"), ("Config", "config"), ("Limits", "admission"), ("Sockets", "connection")];
+const ALIASES: &[(&str, &str)] = &[
+    ("SocketMetrics", "metrics"),
+    ("Shard", "connection"),
+    ("Config", "config"),
+    ("Limits", "admission"),
+    ("Sockets", "connection"),
+];
 
 /// A module that uses another one.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,7 +9,7 @@ const TARGETS: Readonly<Record<string, string>> = {
   'durable-streams': 'Durable Streams',
 };
 const TRANSPORTS: Readonly<Record<string, string>> = {
-  websocket: 'WebSocket', session: 'WebSocket session', sse: 'SSE', ndjson: 'HTTP streaming', 'long-polling': 'Long polling', polling: 'Polling',
+  websocket: 'WebSocket', session: 'WebSocket session', sse: 'SSE', stream: 'HTTP streaming', ndjson: 'HTTP streaming', 'long-polling': 'Long polling', polling: 'Polling',
 };
 const LOADS: Readonly<Record<LoadUnit, string>> = {
   clients: 'clients', publishers: 'publishers', connections: 'connections', 'each-per-second': 'publications per second each', bytes: 'bytes of payload', 'server-cpus': 'CPUs of the server',

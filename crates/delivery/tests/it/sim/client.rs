@@ -7,10 +7,11 @@ use millrace_protocol::{ChannelName, Form, Pattern, Position, Since, session::Po
 use serde_json::Value;
 
 use super::{
+    event::Event,
     reading::{Heard, Message, Reading, answer},
     server::Command,
     truth::{At, Check},
-    world::{Event, World, trace},
+    world::{World, trace},
 };
 
 #[derive(Clone, PartialEq, Debug)]

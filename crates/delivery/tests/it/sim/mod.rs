@@ -15,6 +15,7 @@
 
 mod client;
 mod dice;
+mod event;
 mod reading;
 mod server;
 mod truth;

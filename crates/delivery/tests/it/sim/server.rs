@@ -8,8 +8,9 @@ use millrace_protocol::{
 use serde_json::{Value, json};
 
 use super::{
+    event::{Asker, Event},
     truth::Check,
-    world::{Asker, Event, World, trace},
+    world::{World, trace},
 };
 
 /// Decoded command of a client to a session.

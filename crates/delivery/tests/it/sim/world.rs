@@ -2,18 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use millrace_delivery::{
-    Appended, Bounds, ChannelKey, Config, ConnId, History, Hub, Output, Page, PageLimit, ReadTicket,
-};
-use millrace_protocol::{
-    ChannelName, Epoch, Kind, NewPublication, Pattern, Position, Publication, Since, session::Policy,
-};
+use millrace_delivery::{Appended, Bounds, ChannelKey, Config, History, Hub, Output, Page, PageLimit};
+use millrace_protocol::{ChannelName, Epoch, Kind, NewPublication, Pattern, Position, Since, session::Policy};
 
 use super::{
     Breakage, Counts,
     client::{Client, Want},
     dice::Dice,
-    server::{Command, Job, Poll},
+    event::{Asker, Event},
+    server::{Job, Poll},
     truth::{Check, Truth},
     wires::Wires,
 };
@@ -24,95 +21,6 @@ const PATTERNS: [&str; 5] = ["a/+", "#", "a/#", "+/1", "a/2"];
 const START_MS: u64 = 1_700_000_000_000;
 /// Maximum number of steps; a run with more does not settle.
 const STEPS_MAX: u32 = 60_000;
-
-pub enum Event {
-    Publish,
-    Deliver {
-        life: u32,
-        channel: usize,
-        key: Option<ChannelKey>,
-        epoch: Epoch,
-        publication: Publication,
-    },
-    /// The engine reports the end of the log instead of the publications.
-    Moved {
-        life: u32,
-        channel: usize,
-        key: Option<ChannelKey>,
-        from: Position,
-    },
-    /// A page is read at this time.
-    Read {
-        life: u32,
-        asker: Asker,
-        channel: usize,
-        since: Since,
-        policy: Policy,
-    },
-    /// The page arrives at the hub at this time.
-    Page {
-        life: u32,
-        asker: Asker,
-        channel: usize,
-        page: Page,
-    },
-    Writable {
-        life: u32,
-        conn: ConnId,
-    },
-    Receive {
-        life: u32,
-        conn: ConnId,
-    },
-    Heard {
-        life: u32,
-        conn: ConnId,
-    },
-    Disconnect {
-        life: u32,
-        conn: ConnId,
-    },
-    Connect {
-        client: usize,
-    },
-    Cut {
-        client: usize,
-    },
-    Act {
-        client: usize,
-    },
-    Command {
-        life: u32,
-        client: usize,
-        conn: ConnId,
-        id: u64,
-        command: Command,
-    },
-    Answer {
-        client: usize,
-        poll: u64,
-        body: Vec<u8>,
-    },
-    Forget {
-        life: u32,
-        poll: u64,
-    },
-    Timeout {
-        life: u32,
-        poll: u64,
-    },
-    Tick,
-    LoseEngine,
-    Restart,
-}
-
-/// Requester of a page.
-#[derive(Clone, Copy)]
-pub enum Asker {
-    Reader(ReadTicket),
-    Job { job: u64, read: usize },
-    Poll { poll: u64, round: u32, read: usize },
-}
 
 pub struct World {
     pub dice: Dice,

@@ -172,7 +172,7 @@ pub fn buffer(path: Path) -> anyhow::Result<Row> {
     let (lost, again) = client.lost_and_again(1);
     let (check, transport) = ("proxy that buffers streams".to_owned(), path.transport.to_string());
     // A stream behind such a proxy cannot work; the only remedy is another transport.
-    let promised = !matches!(path.transport, Transport::Sse | Transport::Ndjson);
+    let promised = !matches!(path.transport, Transport::Sse | Transport::Stream);
     Ok(Row { check, transport, promised, passed: begins && lost + again == 0, lost, again, ..Row::default() })
 }
 

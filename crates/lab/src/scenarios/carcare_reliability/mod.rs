@@ -17,7 +17,7 @@ use crate::{
     judged::{PASSED, PROMISED},
     recording::{Column, Table},
     sweep::{Bench, Experiment},
-    targets::{Options, Server, Transport, find},
+    targets::{Options, Server, Transport, check_over_tcp, find},
 };
 
 use checks::{Path, Row};
@@ -45,7 +45,7 @@ impl Choice {
         let choice: Choice = parameters.clone().try_into()?;
         ensure!(choice.targets == ["millrace"], "targets: millrace alone, which resumes by positions");
         ensure!(!choice.transports.is_empty(), "transports: one at least");
-        Transport::check_over_tcp(&choice.transports)?;
+        check_over_tcp(&choice.transports)?;
         ensure!((1..=1000).contains(&choice.messages), "messages: 1 to 1,000");
         // Millrace checks only once a second which connections need a heartbeat.
         let lasts = Duration::from_secs(4)..=Duration::from_secs(60);

@@ -7,7 +7,7 @@ use crate::{
         day::{Cost, DAY_S, DeliveryMethod, Drive, day, packets, total_bytes},
         lasts,
     },
-    targets::Transport,
+    targets::{OVER_TCP, Transport},
     wire_cost::{EnergyLine, Side, Unit, WireCostReport},
 };
 
@@ -72,7 +72,7 @@ pub fn add(wire_cost: &mut WireCostReport, radios: &Radios, battery_wh: f64) {
 /// that each response carries at most one message.
 fn delivery_methods(drive: Drive) -> Vec<(Transport, DeliveryMethod, f64)> {
     let mut ways = Vec::new();
-    for transport in Transport::OVER_TCP.iter().copied() {
+    for transport in OVER_TCP.iter().copied() {
         match transport {
             Transport::Polling => {
                 let polls = POLLS_S.into_iter().filter(|every_s| drive.messages == 0 || *every_s <= drive.every_s);
@@ -85,7 +85,7 @@ fn delivery_methods(drive: Drive) -> Vec<(Transport, DeliveryMethod, f64)> {
                         .map(|heartbeat_s| (transport, DeliveryMethod::PushAndAsk { heartbeat_s }, heartbeat_s)),
                 );
             }
-            Transport::Sse | Transport::Ndjson => {
+            Transport::Sse | Transport::Stream => {
                 ways.extend(
                     HEARTBEATS_S.map(|heartbeat_s| (transport, DeliveryMethod::Push { heartbeat_s }, heartbeat_s)),
                 );

@@ -18,7 +18,7 @@ use crate::{
     judged::{MODEL_PERCENT_MAX, judged},
     load::payload::BYTES_MIN,
     sweep::{Bench, Experiment},
-    targets::{Options, Server, Target, Transport, find},
+    targets::{Options, Server, Target, Transport, check_over_tcp, find},
     wire::{
         capture::{Capture, Flow, Seen},
         measure::{Batch, Counted, Measured, Plan, batch, each},
@@ -92,7 +92,7 @@ impl Choice {
         let choice: Choice = parameters.clone().try_into()?;
         ensure!(choice.targets == [TARGET], "targets: {TARGET} alone, whose envelopes the model knows");
         ensure!(!choice.transports.is_empty(), "transports: one at least");
-        Transport::check_over_tcp(&choice.transports)?;
+        check_over_tcp(&choice.transports)?;
         ensure!((1..=10_000).contains(&choice.messages), "messages: 1 to 10,000");
         let of_one_segment = (BYTES_MIN..=BYTES_MAX).contains(&choice.bytes);
         ensure!(of_one_segment, "bytes: {BYTES_MIN} to {BYTES_MAX}, so that a message is one segment");

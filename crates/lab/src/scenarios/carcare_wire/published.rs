@@ -105,7 +105,7 @@ fn sizes(wire_cost: &WireCostReport) -> Vec<Published> {
         row("WebSocket: close, from the server", 60.0, down("websocket", Unit::Close)),
         table.row("session: message", "B", None, None, down("session", message)),
         table.row("server-sent events: message", "B", None, None, down("sse", message)),
-        table.row("HTTP streaming: message", "B", None, None, down("ndjson", message)),
+        table.row("HTTP streaming: message", "B", None, None, down("stream", message)),
     ]
 }
 
@@ -216,7 +216,7 @@ fn day(wire_cost: &WireCostReport) -> Vec<Published> {
             .because("2.5 and almost 3 in his words (E-S4)"),
         row("session, ping every 5 min", None, None, sum("session", &as_he, pings, true)),
         row("server-sent events, heartbeat 5 min", None, None, sum("sse", &as_he, quiet(PING_S), true)),
-        row("HTTP streaming, heartbeat 5 min", None, None, sum("ndjson", &as_he, quiet(PING_S), true)),
+        row("HTTP streaming, heartbeat 5 min", None, None, sum("stream", &as_he, quiet(PING_S), true)),
     ];
     let all: &dyn Fn(&DirectionalBytes) -> f64 = &|both| both.total();
     let ip = Table("somogyi", "24 hours, 700 messages: all IP packets, ACKs too, our own heartbeat of 25 s");
@@ -226,7 +226,7 @@ fn day(wire_cost: &WireCostReport) -> Vec<Published> {
         ("websocket", DAY_S / HEARTBEAT_S, true),
         ("session", DAY_S / HEARTBEAT_S, true),
         ("sse", quiet(HEARTBEAT_S), true),
-        ("ndjson", quiet(HEARTBEAT_S), true),
+        ("stream", quiet(HEARTBEAT_S), true),
     ] {
         rows.push(ip.row(transport, "KiB", None, None, sum(transport, all, silences, opens)));
     }

@@ -19,7 +19,7 @@ use crate::{
         http::{EventSource, Poster},
         websocket::Bare,
     },
-    targets::{ClientOptions, Options, Server, Target, Transport, install, process::Ready, tls::TlsTarget},
+    targets::{ClientOptions, OVER_TCP, Options, Server, Target, Transport, install, process::Ready, tls::TlsTarget},
 };
 
 pub struct Millrace;
@@ -57,7 +57,7 @@ impl Target for Millrace {
             Transport::DataChannel => Box::new(data_channel::DataChannel::new(ask)),
             _ if ask.role.publishes() => Box::new(Poster::new(&path, "Content-Type: application/json\r\n")),
             Transport::Sse => Box::new(EventSource::new(&path)),
-            Transport::Ndjson => Box::new(lines::Lines::new(&path)),
+            Transport::Stream => Box::new(lines::Lines::new(&path)),
             Transport::LongPolling => Box::new(poll::Poll::long(&path)),
             Transport::Polling => Box::new(poll::Poll::every(&path, ask.poll_every)),
         }
@@ -66,7 +66,7 @@ impl Target for Millrace {
 
 impl TlsTarget for Millrace {
     fn transports_over_tls(&self) -> &'static [Transport] {
-        Transport::OVER_TCP
+        OVER_TCP
     }
 
     fn start_with_certificate(&self, folder: &Path, options: &Options) -> anyhow::Result<Server> {

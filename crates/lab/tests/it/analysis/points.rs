@@ -286,10 +286,10 @@ fn experiments_are_judged_by_their_checks() {
     };
     let mut recording = recording(Vec::new());
     recording.wire_cost =
-        Some(WireCostReport { lines: vec![line("sse", -0.9), line("ndjson", -1.5)], ..WireCostReport::default() });
+        Some(WireCostReport { lines: vec![line("sse", -0.9), line("stream", -1.5)], ..WireCostReport::default() });
     let text = table::summary(&analyse(&[recording]).unwrap());
     assert_eq!(
         text,
-        "1 of 2 figures differ from the model by less than 1 %\n  failed: ndjson deliver message: -1.50 %\n"
+        "1 of 2 figures differ from the model by less than 1 %\n  failed: stream deliver message: -1.50 %\n"
     );
 }

@@ -29,7 +29,10 @@ use carried::Carrier;
 pub use carried::{SessionCarrier, SessionCarriers};
 
 use super::{Guests, lane::Out};
-use crate::datagram::{DatagramSender, OPEN_TIMEOUT, SILENCE_MAX};
+use crate::{
+    SocketMetrics,
+    datagram::{DatagramSender, OPEN_TIMEOUT, SILENCE_MAX},
+};
 
 /// Maximum time for a closing peer to acknowledge its last data.
 const LINGER: Duration = Duration::from_secs(2);
@@ -70,7 +73,7 @@ pub struct Peers {
     timers: BinaryHeap<Reverse<(Instant, PeerId)>>,
     dirty: Vec<PeerId>,
     events: VecDeque<(PeerId, PeerEvent)>,
-    metrics: Arc<Metrics>,
+    metrics: Arc<SocketMetrics>,
 }
 
 struct Entry {
@@ -114,7 +117,12 @@ impl Output for PeerOutput<'_> {
 
 impl Peers {
     /// Creates the peers of a port.
-    pub fn new(sender: Rc<DatagramSender>, candidates: Candidates, peers_max: usize, metrics: Arc<Metrics>) -> Self {
+    pub fn new(
+        sender: Rc<DatagramSender>,
+        candidates: Candidates,
+        peers_max: usize,
+        metrics: Arc<SocketMetrics>,
+    ) -> Self {
         Self {
             sender,
             candidates,

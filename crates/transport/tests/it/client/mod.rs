@@ -9,7 +9,7 @@ pub mod websocket;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millrace_node::Transport;
+use millrace_protocol::Transport;
 use millrace_transport::TRANSPORTS;
 use serde_json::Value;
 
@@ -118,7 +118,8 @@ impl Way {
             Transport::LongPolling => &[Way::LongPolling(Http::One), Way::LongPolling(Http::Two)],
             Transport::Sse => &[Way::Sse(Http::One), Way::Sse(Http::Two)],
             Transport::Stream => &[Way::Stream(Http::One), Way::Stream(Http::Two)],
-            Transport::WebSocket => &[Way::Bare, Way::Session],
+            Transport::WebSocket => &[Way::Bare],
+            Transport::Session => &[Way::Session],
             Transport::DataChannel => &[Way::DataChannel],
         }
     }

@@ -1,3 +1,5 @@
+//! Types that several sections of the configuration share.
+
 use std::fmt;
 
 use serde::{
@@ -46,4 +48,14 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_empty() { "\"\"" } else { "\"(hidden)\"" })
     }
+}
+
+/// A setting whose value is not allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{key}` {what}")]
+pub struct InvalidSetting {
+    /// Section and key, for example `server.secret`.
+    pub key: String,
+    /// The allowed values, as the end of a sentence that begins with the key.
+    pub what: String,
 }

@@ -1,0 +1,126 @@
+//! Checks `/metrics`: the text is valid, each metric has a help text and a type, and no name has changed.
+
+use std::collections::BTreeMap;
+
+use crate::support::Server;
+
+/// Metrics of an open server with the engine `memory`, on which operators' dashboards and alerts depend.
+const NAMES: &[&str] = &[
+    "millrace_channels_open gauge",
+    "millrace_connections gauge",
+    "millrace_connections_total counter",
+    "millrace_engine_channels gauge",
+    "millrace_engine_up gauge",
+    "millrace_gaps_total counter",
+    "millrace_history_retries_total counter",
+    "millrace_http_errors_total counter",
+    "millrace_http_requests_total counter",
+    "millrace_library_reports_total counter",
+    "millrace_memory_bytes gauge",
+    "millrace_memory_pressure gauge",
+    "millrace_pending_bytes gauge",
+    "millrace_publications_refused_total counter",
+    "millrace_publications_total counter",
+    "millrace_published_bytes_total counter",
+    "millrace_publishers_paused_total counter",
+    "millrace_ready gauge",
+    "millrace_received_bytes_total counter",
+    "millrace_refused_total counter",
+    "millrace_rtc_dropped_total counter",
+    "millrace_rtc_failed_total counter",
+    "millrace_rtc_panicked_total counter",
+    "millrace_rtc_peers gauge",
+    "millrace_rtc_received_total counter",
+    "millrace_rtc_streams gauge",
+    "millrace_sent_bytes_total counter",
+    "millrace_sockets_open gauge",
+    "millrace_tls_failed_total counter",
+    "millrace_tls_handshakes_total counter",
+    "millrace_tls_refused_total counter",
+    "millrace_tls_resumed_total counter",
+    "millrace_turn_allocated_total counter",
+    "millrace_turn_allocations gauge",
+    "millrace_turn_bytes_total counter",
+    "millrace_turn_datagrams_total counter",
+    "millrace_turn_dropped_total counter",
+    "millrace_turn_forbidden_total counter",
+    "millrace_turn_over_quota_total counter",
+    "millrace_turn_refused_total counter",
+    "millrace_turn_unauthorized_total counter",
+    "millrace_turns_total counter",
+    "millrace_udp_dropped_total counter",
+    "millrace_udp_received_total counter",
+    "millrace_uptime_seconds gauge",
+    "millrace_writes_total counter",
+];
+
+/// Samples of one metric.
+struct Family {
+    kind: String,
+    /// Labels with their braces, or an empty text, and the value.
+    samples: Vec<(String, f64)>,
+}
+
+#[test]
+fn every_metric_has_help_and_type() {
+    let server = Server::start(&["--udp", "127.0.0.1:0"]);
+    let families = parse(&server.get("/metrics").body);
+    let found: Vec<String> = families.iter().map(|(name, family)| format!("{name} {}", family.kind)).collect();
+    assert_eq!(found, NAMES);
+    for (name, family) in &families {
+        assert_eq!(name.ends_with("_total"), family.kind == "counter", "{name}");
+        let counts_libraries = name == "millrace_library_reports_total";
+        assert!(counts_libraries || !family.samples.is_empty(), "{name} has no sample");
+        assert!(family.samples.iter().all(|(_, value)| *value >= 0.0), "{name}");
+    }
+    let labels = |name: &str| families[name].samples.iter().map(|(labels, _)| labels.clone()).collect::<Vec<_>>();
+    let mut transports = labels("millrace_connections");
+    transports.sort();
+    let expected = ["data_channel", "long_polling", "polling", "sse", "stream", "websocket"];
+    assert_eq!(transports, expected.map(|name| format!("{{transport=\"{name}\"}}")));
+    let mut memory = labels("millrace_memory_bytes");
+    memory.sort();
+    let expected = ["connections", "history", "logs", "out", "spare"];
+    assert_eq!(memory, expected.map(|kind| format!("{{kind=\"{kind}\"}}")));
+}
+
+/// Parses metrics, and panics at the first line that breaks the format.
+///
+/// Source: Prometheus exposition format 0.0.4.
+fn parse(text: &str) -> BTreeMap<String, Family> {
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    let mut lines = text.lines().peekable();
+    assert!(text.ends_with('\n'), "the last line has an end");
+    while let Some(line) = lines.next() {
+        let help = line.strip_prefix("# HELP ").unwrap_or_else(|| panic!("expected HELP: {line}"));
+        let (name, help) = help.split_once(' ').unwrap_or_else(|| panic!("no help text: {line}"));
+        assert!(help.ends_with('.') && help.starts_with(|c: char| c.is_ascii_alphanumeric()), "not a sentence: {line}");
+        let is_name = |name: &str| name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        assert!(is_name(name), "{line}");
+        let kind = lines.next().and_then(|line| line.strip_prefix(&format!("# TYPE {name} ")));
+        let kind = kind.unwrap_or_else(|| panic!("no TYPE after {line}"));
+        assert!(["counter", "gauge"].contains(&kind), "{name}: {kind}");
+        let mut family = Family { kind: kind.into(), samples: Vec::new() };
+        while let Some(sample) = lines.next_if(|line| !line.starts_with('#')) {
+            let (labels, value) = sample
+                .strip_prefix(name)
+                .and_then(|rest| rest.rsplit_once(' '))
+                .unwrap_or_else(|| panic!("no sample of {name}: {sample}"));
+            if let Some(pairs) = labels.strip_prefix('{') {
+                let pairs = pairs.strip_suffix('}').unwrap_or_else(|| panic!("no closing brace: {sample}"));
+                for pair in pairs.split(',') {
+                    let (label, value) = pair.split_once('=').unwrap_or_else(|| panic!("no label: {sample}"));
+                    let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+                    let is_plain = value.is_some_and(|value| !value.contains(['"', '\\', '\n']));
+                    assert!(is_name(label) && is_plain, "{sample}");
+                }
+            } else {
+                assert_eq!(labels, "", "{sample}");
+            }
+            assert!(family.samples.iter().all(|(other, _)| other != labels), "twice: {sample}");
+            family.samples.push((labels.into(), value.parse().expect("a number")));
+        }
+        assert!(families.insert(name.into(), family).is_none(), "{name} occurs twice");
+    }
+    families
+}

@@ -1,0 +1,110 @@
+//! Opens every socket of the server, so that an address in use fails the start before anything else happens.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
+    sync::Arc,
+};
+
+use anyhow::Context as _;
+use millrace_transport::{Limits, Listener, RtcPort, bind_udp};
+use rustix::{
+    net::{self, AddressFamily, SocketType},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
+
+use crate::{Config, tls::Tls, turn::Turn};
+
+/// Bound sockets that nobody serves yet.
+pub struct Sockets {
+    pub address: SocketAddr,
+    /// One listener per shard, all at `address`.
+    pub listeners: Vec<Listener>,
+    pub udp: Option<UdpSocket>,
+    /// One port per shard; empty if data channels are disabled.
+    pub rtc: Vec<RtcPort>,
+    pub turn: Turn,
+    /// Listener for HAProxy's agent check.
+    pub agent: Option<TcpListener>,
+    pub admin: Option<TcpListener>,
+}
+
+impl Sockets {
+    /// Returns the address of the admin listener.
+    pub fn admin_address(&self) -> io::Result<Option<SocketAddr>> {
+        self.admin.as_ref().map(TcpListener::local_addr).transpose()
+    }
+}
+
+/// Binds the sockets, loads the certificate, and creates the limits that all sockets share.
+///
+/// Errors: an address that is in use or not an address of this machine, or an unusable certificate.
+pub fn bind(config: &Config) -> anyhow::Result<(Sockets, Option<Tls>, Arc<Limits>)> {
+    let (server, shards) = (&config.server, config.shards());
+    let limits = Limits::behind(server.proxies(), &config.limits, raise_descriptor_limit());
+    let listeners = check_free(server.listen).and_then(|()| Listener::bind(server.listen, shards));
+    let listeners = listeners.with_context(|| taken(server.listen))?;
+    let address = listeners[0].address()?;
+    let tls = Tls::load(&config.tls, shards).context("TLS cannot be spoken")?;
+    let udp = match server.udp.as_str() {
+        "" => None,
+        address => Some(bind_udp(address.parse()?).with_context(|| format!("cannot receive datagrams on {address}"))?),
+    };
+    let own = own_addresses();
+    let rtc = match config.rtc.address(server.listen).map_err(|what| anyhow::anyhow!("`rtc.listen` {what}"))? {
+        Some(address) => RtcPort::bind(&config.rtc, address, shards, &own)
+            .with_context(|| format!("cannot receive data channels on {address}"))?,
+        None => Vec::new(),
+    };
+    let agent = bind_optional(&server.agent, "answer agent checks")?;
+    let admin = bind_optional(&config.admin.listen, "answer operators")?;
+    let turn = Turn::open(config, &own, tls.as_ref(), limits.clone())?;
+    Ok((Sockets { address, listeners, udp, rtc, turn, agent, admin }, tls, limits))
+}
+
+/// Binds a TCP listener, unless the address is empty. `purpose` completes the sentence "cannot … on ADDRESS".
+fn bind_optional(address: &str, purpose: &str) -> anyhow::Result<Option<TcpListener>> {
+    if address.is_empty() {
+        return Ok(None);
+    }
+    let bind = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok::<_, io::Error>(listener)
+    };
+    bind().map(Some).with_context(|| format!("cannot {purpose} on {address}"))
+}
+
+/// Returns the addresses of this machine, without loopback.
+fn own_addresses() -> Vec<IpAddr> {
+    let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
+    interfaces.iter().map(|interface| interface.ip()).filter(|ip| !ip.is_loopback()).collect()
+}
+
+/// Returns the error for a listen address that cannot be bound.
+pub fn taken(address: SocketAddr) -> String {
+    format!("cannot listen on {address}: is another server there?")
+}
+
+/// Checks that the address is free. The shards share one port, and the kernel would let a second server of the same
+/// user share it, too. Half of the connections would then silently go to that server, so this check binds the port
+/// exclusively first.
+///
+/// Errors: the address is in use, or not an address of this machine.
+pub fn check_free(address: SocketAddr) -> io::Result<()> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = net::socket(family, SocketType::STREAM, None)?;
+    // Lingering connections of an earlier run do not count as a server.
+    net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    net::bind(&socket, &address)?;
+    Ok(())
+}
+
+/// Raises the limit of file descriptors to its maximum and returns it. Each connection needs a descriptor.
+fn raise_descriptor_limit() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current < limit.maximum {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    }
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
+}

@@ -1,0 +1,264 @@
+//! Starts the threads of the server: one per shard, and one each for the TURN server, the admin API, the renewal of
+//! certificates, and the limit of memory.
+
+use std::{
+    io,
+    net::{TcpListener as BoundTcp, UdpSocket},
+    rc::Rc,
+    sync::{Arc, atomic::AtomicBool, mpsc as thread_mpsc},
+    thread::JoinHandle,
+};
+
+use millrace_carcare::CarCare;
+use millrace_conference::{Conference, ConferenceRoutes, rooms, turn::Offer};
+use millrace_delivery::Hub;
+use millrace_engine::Engine;
+use millrace_node::{Router, Shard};
+use millrace_protocol::ticket::TicketKey;
+use millrace_transport::{
+    Admission, Context, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets, access::Access, serve,
+};
+use serde_json::Value;
+use tokio::{
+    net::TcpListener,
+    runtime::{Builder, LocalOptions},
+    sync::{mpsc, watch},
+    task::spawn_local,
+};
+
+use super::{bind::Sockets, build::Services, shown, unix_s};
+use crate::{Config, admin::Admin, agent, memory, metrics::ShardMetrics, pages::Site, tls::Tls};
+
+/// Maximum number of queued requests to a shard from operators and other shards.
+const QUESTIONS_MAX: usize = 1024;
+
+/// The threads of a running server.
+pub struct Threads {
+    pub controls: Controls,
+    handles: Vec<JoinHandle<()>>,
+    /// Dropping this sender ends the memory watcher.
+    memory: thread_mpsc::Sender<()>,
+}
+
+/// Values that the threads watch.
+pub struct Controls {
+    pub stop: watch::Sender<bool>,
+    pub draining: watch::Sender<Option<Drain>>,
+    pub limits: watch::Sender<millrace_transport::Config>,
+    /// The configuration for operators.
+    pub shown: watch::Sender<Value>,
+    /// True once a shard or the TURN server has ended.
+    pub ended: watch::Sender<bool>,
+}
+
+impl Controls {
+    /// Returns a future that completes when the server stops.
+    fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut stop = self.stop.subscribe();
+        async move { drop(stop.wait_for(|stop| *stop).await) }
+    }
+}
+
+impl Threads {
+    /// Stops all threads and waits for their end.
+    pub fn stop(self) {
+        self.controls.stop.send_replace(true);
+        drop(self.memory);
+        for handle in self.handles {
+            let _ = handle.join();
+        }
+    }
+}
+
+/// Drop guard of a thread that reports the thread's end, also after a panic.
+struct Ends(watch::Sender<bool>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// Starts the threads. Each serves its sockets until [`Threads::stop`].
+///
+/// Errors: a thread that the system refuses.
+pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option<&Tls>) -> anyhow::Result<Threads> {
+    let controls = Controls {
+        stop: watch::Sender::new(false),
+        draining: watch::Sender::new(None),
+        limits: watch::Sender::new(config.limits.clone()),
+        shown: watch::Sender::new(shown(config)),
+        ended: watch::Sender::new(false),
+    };
+    let Sockets { listeners, mut udp, rtc, turn, mut agent, admin, .. } = sockets;
+    let (questions, asked): (Vec<_>, Vec<_>) =
+        listeners.iter().map(|_| mpsc::channel::<Question>(QUESTIONS_MAX)).unzip();
+    let (room_questions, rooms_asked): (Vec<_>, Vec<_>) =
+        listeners.iter().map(|_| mpsc::channel(QUESTIONS_MAX)).unzip();
+    let rooms = rooms::Shared::new(config.rooms.clone(), room_questions);
+    let mut rtc = rtc.into_iter();
+    let mut handles = Vec::with_capacity(listeners.len());
+    for (((id, listener), asked), rooms_asked) in listeners.into_iter().enumerate().zip(asked).zip(rooms_asked) {
+        let shard = ShardThread {
+            id,
+            listener: match tls {
+                Some(tls) => listener.with_tls(tls.subscribe()),
+                None => listener,
+            },
+            // The first shard serves the sockets of which the node has one.
+            agent: agent.take(),
+            udp: udp.take(),
+            rtc: rtc.next(),
+            relays: turn.offer.clone(),
+            rooms: rooms.clone(),
+            asked,
+            rooms_asked,
+            router: services.router.clone(),
+            engine: services.engine.clone(),
+            metrics: services.metrics[id].clone(),
+            site: services.site.clone(),
+            tickets: services.tickets.clone(),
+            access: services.access.clone(),
+            limits: services.limits.clone(),
+            ready: services.ready.clone(),
+            draining: controls.draining.subscribe(),
+            config: controls.limits.subscribe(),
+        };
+        let (ends, stopped) = (Ends(controls.ended.clone()), controls.stopped());
+        handles.push(thread(format!("shard-{id}"), move || {
+            let _ends = ends;
+            if let Err(error) = shard.run(stopped) {
+                tracing::error!(id, %error, "shard failed");
+            }
+        })?);
+    }
+    if let Some(server) = turn.server {
+        let (ends, stopped) = (Ends(controls.ended.clone()), controls.stopped());
+        tracing::info!(address = %server.address, "TURN server listening");
+        handles.push(thread("turn", move || {
+            let _ends = ends;
+            if let Err(error) = server.run(stopped) {
+                tracing::error!(%error, "TURN server failed");
+            }
+        })?);
+    }
+    if let Some(listener) = admin {
+        let (site, auth, token) = (services.site.clone(), services.auth.clone(), config.admin.token.clone());
+        let config = controls.shown.subscribe();
+        let (admin, stopped) =
+            (Admin { token, site, auth, config, shards: questions, now_s: unix_s }, controls.stopped());
+        handles.push(thread("admin", move || {
+            if let Err(error) = serve_admin(admin, listener, stopped) {
+                tracing::error!(%error, "admin listener failed");
+            }
+        })?);
+    }
+    if let Some(tls) = tls {
+        handles.extend(tls.keep_certified(controls.stopped())?);
+    }
+    let (memory, watched) = thread_mpsc::channel();
+    let (bytes_max, limits, engine) =
+        (config.limits.memory_bytes_max, services.limits.clone(), services.engine.clone());
+    handles.push(thread("memory", move || memory::watch(bytes_max, &limits, &engine, &watched))?);
+    Ok(Threads { controls, handles, memory })
+}
+
+fn thread(name: impl Into<String>, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(run)
+}
+
+/// What the thread of one shard receives.
+struct ShardThread {
+    id: usize,
+    listener: Listener,
+    agent: Option<BoundTcp>,
+    udp: Option<UdpSocket>,
+    rtc: Option<RtcPort>,
+    /// TURN offer for the shard's clients.
+    relays: Option<Arc<Offer>>,
+    rooms: Arc<rooms::Shared>,
+    asked: mpsc::Receiver<Question>,
+    rooms_asked: mpsc::Receiver<rooms::Question>,
+    router: Arc<Router>,
+    engine: Arc<dyn Engine>,
+    metrics: ShardMetrics,
+    site: Arc<Site>,
+    tickets: Arc<TicketKey>,
+    access: Arc<Access>,
+    limits: Arc<Limits>,
+    ready: Arc<AtomicBool>,
+    draining: watch::Receiver<Option<Drain>>,
+    config: watch::Receiver<millrace_transport::Config>,
+}
+
+impl ShardThread {
+    /// Serves the shard's connections until `stop` completes.
+    ///
+    /// Errors: the runtime cannot be created, or cannot watch the sockets.
+    fn run(self, stop: impl Future<Output = ()> + 'static) -> io::Result<()> {
+        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+        runtime.block_on(self.serve(stop))
+    }
+
+    async fn serve(mut self, stop: impl Future<Output = ()> + 'static) -> io::Result<()> {
+        let config = self.config.borrow_and_update().clone();
+        let ShardMetrics { delivery, sockets } = self.metrics;
+        let (hub, sockets) = (Hub::new(config.hub()), ShardSockets::new(sockets)?);
+        if let Some(listener) = self.agent {
+            spawn_local(agent::serve(TcpListener::from_std(listener)?, self.ready, self.router.clone()));
+        }
+        let shard = Shard::new(self.id, self.router, self.engine, hub, sockets, delivery);
+        let admission = Admission::new(config, self.draining, self.tickets, self.access, self.limits);
+        let conference = Conference::new(shard.clone(), admission.clone(), self.rooms, self.relays);
+        spawn_local(conference.clone().answer_questions(self.rooms_asked));
+        let context = Context::new(shard, admission, self.site);
+        context.add_routes(Rc::new(ConferenceRoutes(conference)));
+        context.add_routes(Rc::new(CarCare));
+        let (configured, mut changing) = (context.clone(), self.config);
+        spawn_local(async move {
+            while changing.changed().await.is_ok() {
+                configured.set_config(changing.borrow_and_update().clone());
+            }
+        });
+        let (answering, mut asked) = (context.clone(), self.asked);
+        spawn_local(async move {
+            while let Some(question) = asked.recv().await {
+                question(&answering);
+            }
+        });
+        serve(context, self.listener, self.udp, self.rtc, stop).await
+    }
+}
+
+/// Serves the admin API on a thread of its own, so that it responds while the shards are busy.
+fn serve_admin(admin: Admin, listener: BoundTcp, stop: impl Future<Output = ()>) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+    let admin = Arc::new(admin);
+    runtime.block_on(async move {
+        let listener = TcpListener::from_std(listener)?;
+        let answer = move |parts, body| {
+            let admin = admin.clone();
+            async move { admin.answer(parts, body).await }
+        };
+        tokio::select! {
+            () = millrace_transport::admin::serve(listener, answer) => {}
+            () = stop => {}
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_that_panics_is_noticed() {
+        let (ending, ended) = watch::channel(false);
+        let thread = std::thread::spawn(move || {
+            let _ends = Ends(ending);
+            panic!("a defect")
+        });
+        assert!(thread.join().is_err() && *ended.borrow());
+    }
+}
