@@ -1,7 +1,7 @@
 //! Rust client of Millrace: publishes with retries, subscribes over every transport, and resumes after a failure.
 //!
-//! This crate never links the server: it uses the wire protocol (`docs/reference/protocol.md`) like any other client. It
-//! never knows the meaning of a publication.
+//! This crate never links the server: it uses the wire protocol (`docs/reference/protocol.md`) like any other client.
+//! It never knows the meaning of a publication.
 //! Read first: [`publish::HttpPublisher`], [`subscription::read`], [`data_channel::Connection`].
 
 pub mod backoff;
