@@ -108,7 +108,15 @@ if (specs.size > 0) {
   if (rest.length > 0) leftOut.push(`page tests: ${rest.join(', ')}`);
 }
 
+// Code blocks of the documents.
+const run = documents.filter((file) => existsSync(file) && (file === 'README.md' || file === 'sdk/typescript/README.md' || file.startsWith('docs/')));
+if (run.length > 0) {
+  if (steps.every(({ program }) => program !== 'make')) step('the client and the binary', 'make', '--no-print-directory', 'build');
+  step(`code blocks: ${run.length} documents`, process.execPath, 'scripts/docs/run.mjs', ...run);
+}
+
 if (under('scripts/').length > 0) step('scripts', 'scripts/steps-test.sh');
+if (under('scripts/docs/').length > 0) step('the runner of code blocks', process.execPath, '--test', 'scripts/docs/test.mjs');
 for (const [folder, command] of [['fuzz/', 'fuzz/run.sh'], ['conformance/', 'conformance/quick.sh'], ['deploy/', 'cargo test -p millrace-cli --test cluster']])
   if (under(folder).length > 0) leftOut.push(`${folder}: ${command}`);
 

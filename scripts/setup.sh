@@ -16,6 +16,8 @@ command -v cc >/dev/null || missing+=(gcc libc6-dev)
 command -v c++ >/dev/null || missing+=(g++)
 command -v curl >/dev/null || missing+=(curl)
 command -v pgrep >/dev/null || missing+=(procps)
+# The code blocks of the documents run in a network of their own.
+PATH=$PATH:/usr/sbin command -v ip >/dev/null || missing+=(iproute2)
 command -v valgrind >/dev/null || missing+=(valgrind)
 [ -x /usr/bin/chromium ] || missing+=(chromium)
 # Firefox draws maps with Mesa's software renderer.

@@ -31,7 +31,7 @@ else
 fi
 
 # Includes build and test dependencies, because they run on the developers' machines.
-for part in sdk/typescript web; do
+for part in sdk/typescript web docs; do
     timeout 60 npm --prefix $part audit --audit-level=moderate --fetch-retries=0 >"$log" 2>&1
     case $? in
         0) echo "npm audit of $part: $(tail -n 1 "$log")" ;;

@@ -10,7 +10,7 @@ export MILLRACE_BIN=$CARGO_TARGET_DIR/debug/millrace
 # Most tests wait for sockets, timers and other processes. With fewer threads the processors would be idle.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) * 4))}
 # The scripts' own tests.
-test_scripts() { scripts/steps-test.sh && node --test scripts/prose/test.mjs; }
+test_scripts() { scripts/steps-test.sh && node --test scripts/prose/test.mjs scripts/docs/test.mjs; }
 begin_steps
 trap end_steps EXIT
 idle=(chrt --idle 0)
@@ -22,6 +22,7 @@ step "build the binary" make --no-print-directory build
 cp "$MILLRACE_BIN" "$logs/millrace"
 beside "quick scenarios of the lab" scripts/lab-quick.sh "$logs/millrace"
 beside "conformance, quick" env MILLRACE_BIN="$logs/millrace" conformance/quick.sh
+beside "code blocks of the documents" env MILLRACE_BIN="$logs/millrace" node scripts/docs/run.mjs
 step "build the tests" cargo test --workspace --locked --quiet --no-run
 beside "nodes of a cluster" cargo_tests --test cluster
 beside "client tests in Node, Chromium and Firefox" npm --prefix sdk/typescript test --silent
@@ -38,7 +39,7 @@ finish "clippy"
 # The results of clippy are in its cache.
 step "formatting and lints" make --no-print-directory check
 step "these scripts" test_scripts
-for name in "licences, advisories, bill of materials" "conformance, quick" "quick scenarios of the lab" "nodes of a cluster" \
+for name in "licences, advisories, bill of materials" "code blocks of the documents" "conformance, quick" "quick scenarios of the lab" "nodes of a cluster" \
     "fuzzing, each target for 10 s" "instructions of the hot paths"; do
     finish "$name"
 done

@@ -68,7 +68,7 @@ export async function runDocument(file, text, { programs = {}, shells = true } =
         const { failure } = previous;
         if (failure) {
           broken = true;
-          fail(line + failure.line - 1, `\`${failure.command}\`${failure.why && `: ${failure.why}`}`, printedBy(previous));
+          fail(line + failure.line - 1, `\`${failure.command.split('\n')[0]}\`${failure.why && `: ${failure.why}`}`, printedBy(previous));
         }
       } else if (language === 'toml') {
         if (!('file' in directives)) shell.write(`checked-${index}.toml`, block.text);

@@ -94,13 +94,14 @@ export class Shell {
     const run = `. '${base}.sh' >'${base}.out' 2>'${base}.err' </dev/null`;
     if (mode === 'background') {
       this.#write(`before=$(listening)\n{ ${run}; } 3>&- &\nstarted=$!\nfor _ in $(seq ${LISTEN_MS / 100}); do sleep 0.1
-[ "$(listening)" = "$before" ] || { listens=1; break; }\nkill -0 $started 2>/dev/null || break\ndone
+[ "$(listening)" = "$before" ] || { listens=1; break; }\nkill -0 $started 2>/dev/null || break\ndone\ndisown -a
 if [ -z "$listens" ]; then printf 'failed\\t-\\t1\\tthe server does not listen\\n' >&3; exit 1; fi\nunset listens\nprintf 'done\\n' >&3\n`);
     } else if (mode === 'endless') {
       this.#write(`( trap - ERR; ${run} ) 3>&- &\nstarted=$!\nsleep ${ENDLESS_MS / 1000}
-if kill -0 $started 2>/dev/null; then pkill -INT -P $started; kill $started; fi\nprintf 'done\\n' >&3\n`);
+if kill -0 $started 2>/dev/null; then pkill -INT -P $started; kill $started 2>/dev/null || true; fi\nprintf 'done\\n' >&3\n`);
     } else {
-      this.#write(`${run}\nprintf 'done\\n' >&3\n`);
+      // A later block waits only for its own processes.
+      this.#write(`${run}\ndisown -a\nprintf 'done\\n' >&3\n`);
     }
     const [what, code, line, command] = (await this.#next(BLOCK_MS)) ?? ['late'];
     const read = (ending) => {
