@@ -1,0 +1,6 @@
+//! Tests of whole links on a virtual clock.
+
+mod bottleneck;
+mod contract;
+mod nat;
+mod support;
