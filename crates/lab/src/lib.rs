@@ -14,6 +14,7 @@ pub mod load;
 pub mod middlebox;
 mod nearest;
 pub mod observe;
+pub mod path;
 pub mod recording;
 pub mod report;
 pub mod scenarios;

@@ -135,7 +135,7 @@ fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(WireCostReport, 
     let mut wire_cost = WireCostReport { payload_bytes: choice.bytes as u64, ..WireCostReport::default() };
     let (measured, batch, audit) = if cable.is_ok() {
         let start = || Servers::start(target, options, &namespace::FAR.to_string());
-        namespace::across(start, |servers| {
+        namespace::across(&namespace::Veth, start, |servers| {
             let capture = Capture::start()?;
             let (measured, batch) = servers.measure(target, choice, &plan)?;
             let audit = audit(&measured, &capture.stop()?)?;

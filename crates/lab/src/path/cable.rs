@@ -1,0 +1,78 @@
+//! Two TUN devices with a link between them.
+
+use std::{
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+};
+
+use anyhow::{Context, ensure};
+use millrace_link::{Config, Traces};
+use tun_rs::{DeviceBuilder, SyncDevice};
+
+use super::emulator::{Emulator, Ends, Report};
+use crate::wire::namespace::{Cable, FAR, FAR_DEVICE, NEAR, NEAR_DEVICE, ip, up};
+
+/// Packets that the kernel holds for the emulator. More are dropped, which [`Cable::unplug`] reports.
+const QUEUE_PACKETS: &str = "1000";
+
+/// A cable that is an emulated link.
+pub struct TunCable {
+    config: Config,
+    traces: Traces,
+    seed: u64,
+    log: Option<PathBuf>,
+    near: Mutex<Option<SyncDevice>>,
+    emulator: Mutex<Option<Emulator>>,
+}
+
+impl TunCable {
+    /// With a `log`, all packets that leave the link are written to this file.
+    pub fn new(config: Config, traces: Traces, seed: u64, log: Option<PathBuf>) -> Self {
+        Self { config, traces, seed, log, near: Mutex::default(), emulator: Mutex::default() }
+    }
+
+    /// Stops the link.
+    ///
+    /// Errors: the link was never plugged, or a device failed.
+    pub fn finish(self) -> anyhow::Result<Report> {
+        let emulator = self.emulator.into_inner().unwrap_or_else(PoisonError::into_inner);
+        emulator.context("the link was not plugged")?.stop()
+    }
+}
+
+impl Cable for TunCable {
+    fn plug_near(&self, _: i32) -> anyhow::Result<()> {
+        let device = open(NEAR_DEVICE, &NEAR.to_string())?;
+        *self.near.lock().unwrap_or_else(PoisonError::into_inner) = Some(device);
+        Ok(())
+    }
+
+    fn plug_far(&self) -> anyhow::Result<()> {
+        let far = open(FAR_DEVICE, &FAR.to_string())?;
+        let near =
+            self.near.lock().unwrap_or_else(PoisonError::into_inner).take().context("the near end is missing")?;
+        let emulator =
+            Emulator::start(self.config.clone(), &self.traces, self.seed, Ends { near, far }, self.log.clone())?;
+        *self.emulator.lock().unwrap_or_else(PoisonError::into_inner) = Some(emulator);
+        Ok(())
+    }
+}
+
+/// Opens a TUN device in the network namespace of this thread.
+fn open(name: &str, address: &str) -> anyhow::Result<SyncDevice> {
+    ensure!(std::path::Path::new("/dev/net/tun").exists(), "an emulated link needs /dev/net/tun");
+    let device = DeviceBuilder::new()
+        .name(name)
+        .inherit_enable_state()
+        .with(|builder| {
+            builder.offload(false);
+        })
+        .build_sync()
+        .with_context(|| format!("cannot open the TUN device {name}"))?;
+    // Otherwise the kernel sends packets of its own, such as router solicitations.
+    ip(&["link", "set", name, "addrgenmode", "none"])?;
+    ip(&["addr", "add", &format!("{address}/24"), "dev", name])?;
+    ip(&["link", "set", name, "txqueuelen", QUEUE_PACKETS])?;
+    up(name)?;
+    Ok(device)
+}

@@ -1,0 +1,260 @@
+//! The thread that lets packets pass a link in real time.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter},
+    num::NonZeroU64,
+    os::fd::AsFd,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use anyhow::{Context, anyhow};
+use millrace_link::{Config, Counters, Direction, Link, Time, Traces};
+use rustix::{
+    event::{Timespec, epoll},
+    thread::set_current_timer_slack,
+    time::{ClockId, clock_gettime},
+};
+use tun_rs::SyncDevice;
+
+use super::{packet::IpPacket, pcapng::PcapNg};
+use crate::histogram::Histogram;
+
+/// Packets that are read from one device before packets are released.
+const READS_MAX: usize = 64;
+/// Largest packet that a device can deliver.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// Time before a release from which the thread does not sleep any more, because the kernel wakes it late.
+const SPIN: Duration = Duration::from_micros(100);
+/// Smallest time between releases for which the thread spins. A busy link would take a whole CPU otherwise.
+const SPIN_GAP_MIN: Duration = Duration::from_micros(500);
+/// Time after which the thread looks whether it must stop.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A running link between two TUN devices.
+pub struct Emulator {
+    thread: JoinHandle<anyhow::Result<Report>>,
+    stop: Arc<AtomicBool>,
+    commands: mpsc::Sender<(Config, Traces)>,
+    live: Arc<Mutex<Live>>,
+}
+
+/// State of a running link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    pub up: Counters,
+    pub down: Counters,
+    /// Packets and bytes in the queue, up and down.
+    pub queues: [(u64, u64); 2],
+}
+
+/// What an emulated link did, and what the emulator itself cost.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub up: Counters,
+    pub down: Counters,
+    /// Time from the exact release of a packet until the emulator wrote it.
+    pub lateness: Histogram,
+    pub cpu: Duration,
+    pub wall: Duration,
+    /// Packets that are no IPv4. They never enter the link.
+    pub foreign: u64,
+    /// Packets that a device refused.
+    pub write_errors: u64,
+}
+
+impl Report {
+    /// CPU time of the emulator per packet that was handed to it.
+    pub fn cpu_per_packet(&self) -> Duration {
+        let packets = self.up.received + self.down.received;
+        Duration::from_nanos(self.cpu.as_nanos() as u64 / packets.max(1))
+    }
+}
+
+/// The two ends of a link. The client is at the near end.
+pub struct Ends {
+    pub near: SyncDevice,
+    pub far: SyncDevice,
+}
+
+impl Emulator {
+    /// Starts the thread. With a `log`, all packets that leave the link are written there.
+    ///
+    /// Errors: an invalid configuration, or the log cannot be created.
+    pub fn start(config: Config, traces: &Traces, seed: u64, ends: Ends, log: Option<PathBuf>) -> anyhow::Result<Self> {
+        let link = Link::new(config, traces, seed)?;
+        let log = log.map(|path| -> anyhow::Result<_> {
+            let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+            Ok(PcapNg::new(BufWriter::new(file), &["up", "down"])?)
+        });
+        let log = log.transpose()?;
+        let (stop, live) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Live::default())));
+        let (commands, inbox) = mpsc::channel();
+        let worker = Worker { link, ends, log, stop: stop.clone(), inbox, live: live.clone() };
+        let thread = std::thread::Builder::new().name("link".into()).spawn(move || worker.run())?;
+        Ok(Self { thread, stop, commands, live })
+    }
+
+    /// Changes the settings while the link runs. Settings that are not valid change nothing.
+    pub fn configure(&self, config: Config, traces: Traces) {
+        // The thread may have ended by an error, which `stop` returns.
+        let _ = self.commands.send((config, traces));
+    }
+
+    pub fn live(&self) -> Live {
+        *self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Stops the link. Packets on it are lost.
+    ///
+    /// Errors: a device failed.
+    pub fn stop(self) -> anyhow::Result<Report> {
+        self.stop.store(true, Relaxed);
+        self.thread.join().map_err(|_| anyhow!("the thread of the link died"))?
+    }
+}
+
+struct Worker {
+    link: Link<IpPacket>,
+    ends: Ends,
+    log: Option<PcapNg<BufWriter<File>>>,
+    stop: Arc<AtomicBool>,
+    inbox: mpsc::Receiver<(Config, Traces)>,
+    live: Arc<Mutex<Live>>,
+}
+
+impl Worker {
+    fn run(mut self) -> anyhow::Result<Report> {
+        // Without this, the kernel may wake the thread 50 us late.
+        set_current_timer_slack(NonZeroU64::new(1))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for device in [&self.ends.near, &self.ends.far] {
+            device.set_nonblocking(true)?;
+            epoll::add(&epoll, device, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        }
+        let start = monotonic_ns();
+        let now = || Time::from_ns(monotonic_ns() - start);
+        let cpu_start = cpu();
+        let mut report = Report {
+            up: Counters::default(),
+            down: Counters::default(),
+            lateness: Histogram::default(),
+            cpu: Duration::ZERO,
+            wall: Duration::ZERO,
+            foreign: 0,
+            write_errors: 0,
+        };
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let (mut last_release, mut looked) = (Time::ZERO, Time::ZERO);
+        let mut events = Vec::with_capacity(4);
+        loop {
+            let mut is_more = false;
+            for direction in Direction::BOTH {
+                is_more |= self.read(direction, &mut buffer, now(), &mut report)?;
+            }
+            let current = now();
+            while let Some((direction, release, packet)) = self.link.poll_output(current) {
+                self.write(direction, release, &packet, &mut report)?;
+                report.lateness.record_ns(now().since(release).as_nanos() as u64);
+                last_release = current;
+            }
+            if current.since(looked) >= LOOK {
+                looked = current;
+                self.publish(current);
+                if self.stop.load(Relaxed) {
+                    break;
+                }
+                while let Ok((config, traces)) = self.inbox.try_recv() {
+                    let _ = self.link.configure(config, &traces, current);
+                }
+            }
+            if is_more {
+                continue;
+            }
+            let wait = self.link.poll_timeout().map_or(LOOK, |next| next.since(now())).min(LOOK);
+            let spins = wait < LOOK && current.since(last_release) + wait >= SPIN_GAP_MIN;
+            match spins {
+                true if wait <= SPIN => {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                true => sleep(&epoll, &mut events, wait - SPIN)?,
+                false => sleep(&epoll, &mut events, wait)?,
+            }
+        }
+        if let Some(log) = self.log {
+            log.finish()?;
+        }
+        (report.up, report.down) =
+            (*self.link.pipe(Direction::Up).counters(), *self.link.pipe(Direction::Down).counters());
+        (report.cpu, report.wall) = (cpu() - cpu_start, now().since(Time::ZERO));
+        Ok(report)
+    }
+
+    /// Reads packets that go in a direction. Returns true if there may be more.
+    fn read(&mut self, direction: Direction, buffer: &mut [u8], now: Time, report: &mut Report) -> io::Result<bool> {
+        let device = match direction {
+            Direction::Up => &self.ends.near,
+            Direction::Down => &self.ends.far,
+        };
+        for _ in 0..READS_MAX {
+            match device.recv(buffer) {
+                Ok(length) => match IpPacket::parse(&buffer[..length]) {
+                    Some(packet) => self.link.handle_input(direction, packet, now),
+                    None => report.foreign += 1,
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    fn write(&mut self, direction: Direction, release: Time, packet: &IpPacket, report: &mut Report) -> io::Result<()> {
+        let device = match direction {
+            Direction::Up => &self.ends.far,
+            Direction::Down => &self.ends.near,
+        };
+        // A device refuses packets when its namespace is gone or its queue is full; the kernel counts neither.
+        report.write_errors += u64::from(device.send(packet.as_bytes()).is_err());
+        match &mut self.log {
+            Some(log) => log.packet(direction as u32, release.ns(), packet.as_bytes(), ""),
+            None => Ok(()),
+        }
+    }
+
+    fn publish(&self, now: Time) {
+        let pipe = |direction| self.link.pipe(direction);
+        let queues = Direction::BOTH.map(|direction| pipe(direction).queue(now));
+        let live = Live { up: *pipe(Direction::Up).counters(), down: *pipe(Direction::Down).counters(), queues };
+        *self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = live;
+    }
+}
+
+fn sleep(epoll: impl AsFd, events: &mut Vec<epoll::Event>, wait: Duration) -> io::Result<()> {
+    events.clear();
+    let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+    match epoll::wait(epoll, rustix::buffer::spare_capacity(events), Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn monotonic_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Returns the CPU time of this thread.
+fn cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

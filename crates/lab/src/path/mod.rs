@@ -1,0 +1,14 @@
+//! Emulated links between programs: the cells of `millrace-link` between two network namespaces.
+//!
+//! A [`TunCable`] connects the two namespaces of [`namespace::across`](crate::wire::namespace::across) in place of a
+//! veth pair. One thread reads the packets of both TUN devices and lets them pass the link ([`emulator`]). It needs
+//! root and `/dev/net/tun`.
+
+pub mod cable;
+pub mod emulator;
+pub mod packet;
+pub mod pcapng;
+
+pub use cable::TunCable;
+pub use emulator::{Emulator, Report};
+pub use packet::IpPacket;
