@@ -5,6 +5,7 @@
 //! root and `/dev/net/tun`.
 
 pub mod cable;
+pub mod check;
 pub mod emulator;
 pub mod packet;
 pub mod pcapng;
