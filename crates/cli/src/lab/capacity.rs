@@ -7,9 +7,9 @@ use clap::Args as ClapArgs;
 use millrace_lab::{scenarios, sweep::Capacity};
 
 use super::{
-    exit,
+    EXIT_INVALID, EXIT_MISSED,
     run::{What, command_line, fresh_folder},
-    view,
+    stop_by_signal, view,
 };
 
 #[derive(ClapArgs)]
@@ -37,7 +37,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let scenario = scenarios::find(&args.scenario)?;
     let folder = args.out.unwrap_or_else(|| fresh_folder(&format!("capacity-{}", scenario.name)));
     let request = args.what.request(scenario, folder.clone(), None, command_line())?;
-    let stop = exit::stop_by_signal()?;
+    let stop = stop_by_signal()?;
     let mut view = view::of_terminal();
     let found = request.capacity(&mut *view, &stop);
     drop(view);
@@ -47,9 +47,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let found = found?;
     let any = |of: fn(&Capacity) -> bool| found.iter().any(of);
     Ok(if any(|capacity| capacity.kept.is_none() && capacity.missed.is_none()) {
-        ExitCode::from(exit::INVALID)
+        ExitCode::from(EXIT_INVALID)
     } else if any(|capacity| capacity.kept.is_none()) {
-        ExitCode::from(exit::MISSED)
+        ExitCode::from(EXIT_MISSED)
     } else {
         ExitCode::SUCCESS
     })

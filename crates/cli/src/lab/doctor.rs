@@ -26,5 +26,5 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         print!("{diagnosis}");
     }
-    Ok(ExitCode::from(if diagnosis.is_good() { 0 } else { super::exit::MISSED }))
+    Ok(ExitCode::from(if diagnosis.is_good() { 0 } else { super::EXIT_MISSED }))
 }

@@ -14,7 +14,7 @@ use millrace_lab::{
     targets,
 };
 
-use super::{exit, live::Live, view};
+use super::{exit_code, live::Live, stop_by_signal, view};
 use crate::{argument::ArgumentError, login, number::number, trust::Trust};
 
 const DEFAULT_SEED: u64 = 1;
@@ -86,7 +86,7 @@ pub struct What {
 pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let (live, trust) = (args.live.take(), args.trust.clone());
     let request = args.request()?;
-    let stop = exit::stop_by_signal()?;
+    let stop = stop_by_signal()?;
     let folder = request.folder.clone();
     let mut view = view::of_terminal();
     if let Some(server) = live {
@@ -109,7 +109,7 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         }
         println!("{}", folder.display());
     }
-    Ok(exit::code(&verdict?))
+    Ok(exit_code(&verdict?))
 }
 
 impl Args {
