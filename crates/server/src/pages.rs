@@ -12,7 +12,6 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header, request::Parts};
-use millrace_conference::turn::Figures;
 use millrace_engine::Engine;
 use millrace_node::MetricKind;
 use millrace_transport::{
@@ -77,9 +76,9 @@ pub struct Site {
     /// CA certificate for clients to download and trust, as DER.
     pub ca: Option<Bytes>,
     /// ACME metrics, if certificates are requested by ACME.
-    pub acme: Option<Arc<acme::Figures>>,
+    pub acme: Option<Arc<acme::Metrics>>,
     /// Metrics of the TURN server, if there is one.
-    pub turn: Option<Arc<Figures>>,
+    pub turn: Option<Arc<millrace_conference::turn::Metrics>>,
     assets: HashMap<String, Loaded>,
 }
 
@@ -177,8 +176,8 @@ impl Site {
             counter("millrace_acme_certificates_total", "Certificates issued by the ACME server.", certificates);
             counter("millrace_acme_errors_total", "Failed ACME orders.", errors);
         }
-        if let Some(figures) = &self.turn {
-            turn::render(figures, &mut out);
+        if let Some(metrics) = &self.turn {
+            turn::render(metrics, &mut out);
         }
         log::render(&mut out);
         let out = out.into_text();

@@ -10,15 +10,15 @@ use hyper::body::Incoming;
 use millrace_protocol::{ChannelName, Code, Error, Right, session::Target};
 use millrace_sfu::switch::{MIX, MemberId, Role};
 
-use super::{Who, refused, with_unit};
+use super::members::{Owner, Session, refused};
 use millrace_transport::{
     access::Caller,
     admission::read_body,
     http::{Body, Query, Response, text},
-    limits::{ConnectionSlot, ReaderSlot, RequestConnection},
+    limits::RequestConnection,
 };
 
-use crate::{Conference, rooms::RoomName, turn};
+use crate::{Conference, rooms::RoomName};
 
 const SDP: &str = "application/sdp";
 const FRAGMENT: &str = "application/trickle-ice-sdpfrag";
@@ -37,18 +37,6 @@ enum Place {
     Whip,
     Whep,
     Session(String),
-}
-
-/// Session of one publisher or viewer.
-pub(super) struct Session {
-    member: MemberId,
-    room: RoomName,
-    /// Subject of the caller that created the session. Later requests must have the same subject.
-    subject: Option<String>,
-    /// Number of the ICE session; each ICE restart increases it.
-    generation: u64,
-    _permit: ConnectionSlot,
-    _seat: Option<ReaderSlot>,
 }
 
 impl Path {
@@ -113,24 +101,22 @@ async fn begin(
     let Some(address) = parts.extensions.get::<std::sync::Arc<RequestConnection>>().map(|guest| guest.address) else {
         return Err(Error::new(Code::BadRequest, "the address of the request is not known"));
     };
-    let (permit, seat) = (conference.admission.limits.connect(address)?, conference.admission.admit(parts, &caller)?);
+    let (permit, slot) = (conference.admission.limits.connect(address)?, conference.admission.admit(parts, &caller)?);
     let offer = read_text(conference, parts, body, OFFER_BYTES_MAX).await?;
     let subject = subject_of(&caller);
     let secret = random_name();
     let location = format!("/v1/rooms/{room}/media/{secret}", room = room.as_str());
     let (known, key) = (room.clone(), secret.clone());
     let answer = conference
-        .rooms
-        .shared()?
-        .ask(conference, &room, move |conference| async move {
-            let joined = with_unit(&conference, |unit, send| {
-                unit.join(known.as_str(), (&name, role), &offer, Instant::now(), send)
-            });
+        .ask(&room, move |conference| async move {
+            let joined = conference
+                .media
+                .with_switch(|switch, send| switch.join(known.as_str(), (&name, role), &offer, Instant::now(), send));
             let no_port = "this server switches no media; `rtc.listen` says where it would";
             let joined = joined.ok_or_else(|| Error::new(Code::NotFound, no_port))?;
             let (member, answer) = joined.map_err(|error| refused(&error))?;
-            let session = Session { member, room: known, subject, generation: 1, _permit: permit, _seat: seat };
-            conference.media.members.borrow_mut().insert(member, Who::Session(key.as_str().into()));
+            let session = Session { member, room: known, subject, generation: 1, _permit: permit, _slot: slot };
+            conference.media.members.borrow_mut().insert(member, Owner::Session(key.as_str().into()));
             conference.media.sessions.borrow_mut().insert(key.into(), session);
             Ok(answer)
         })
@@ -141,7 +127,7 @@ async fn begin(
     headers.insert(header::ETAG, etag(1));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert("accept-patch", HeaderValue::from_static(FRAGMENT));
-    for server in turn::for_caller(conference, &caller) {
+    for server in conference.ice_servers(&caller) {
         let (username, credential) = (&server.username, &server.credential);
         for url in &server.urls {
             let link = format!(
@@ -169,8 +155,7 @@ async fn patch(
     let wanted = parts.headers.get(header::IF_MATCH).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let subject = subject_of(&caller);
     let of = room.clone();
-    let shared = conference.rooms.shared()?;
-    let patched = shared.ask(conference, &of, move |conference| async move {
+    let patched = conference.ask(&of, move |conference| async move {
         let (member, generation) = find(&conference, &room, &secret, &subject)?;
         let names = names(&fragment).filter(|_| wanted.as_deref() == Some("*"));
         let Some((ufrag, password)) = names else {
@@ -183,8 +168,9 @@ async fn patch(
                 Some(_) => Patched::Taken,
             });
         };
-        let restarted =
-            with_unit(&conference, |unit, send| unit.restart(member, (&ufrag, &password), Instant::now(), send));
+        let restarted = conference
+            .media
+            .with_switch(|switch, send| switch.restart(member, (&ufrag, &password), Instant::now(), send));
         let gone = || Error::new(Code::NotFound, "the session has ended");
         let fragment = restarted.ok_or_else(gone)?.map_err(|error| refused(&error))?;
         let mut sessions = conference.media.sessions.borrow_mut();
@@ -212,12 +198,11 @@ enum Patched {
 async fn end(conference: &Rc<Conference>, parts: &Parts, room: RoomName, secret: String) -> Result<Response, Error> {
     let subject = subject_of(&conference.admission.caller(parts).await?);
     let of = room.clone();
-    let shared = conference.rooms.shared()?;
-    let ended = shared.ask(conference, &of, move |conference| async move {
+    let ended = conference.ask(&of, move |conference| async move {
         let (member, _) = find(&conference, &room, &secret, &subject)?;
         conference.media.members.borrow_mut().remove(&member);
         conference.media.sessions.borrow_mut().remove(secret.as_str());
-        with_unit(&conference, |unit, send| unit.leave(member, Instant::now(), send));
+        conference.media.with_switch(|switch, send| switch.leave(member, Instant::now(), send));
         Ok(())
     });
     ended.await?;

@@ -1,6 +1,6 @@
 //! HTTP API of rooms. Source: docs/reference/protocol.md, "Rooms".
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Instant};
 
 use ::http::{HeaderValue, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
@@ -9,7 +9,11 @@ use millrace_room::{Join, Role, SWITCH, Topology};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{RoomName, publish, report, see_to, signal, welcome};
+use super::{
+    RoomName, changes,
+    publish::{finish_in_background, publish, signal, welcome},
+    report,
+};
 use millrace_transport::{
     access::Caller,
     admission::read_body,
@@ -18,7 +22,7 @@ use millrace_transport::{
     limits::RequestConnection,
 };
 
-use crate::{Conference, media, turn};
+use crate::{Conference, media};
 
 /// Header with the participant's secret, which proves its identity.
 const SECRET: &str = "millrace-participant";
@@ -125,10 +129,9 @@ pub(crate) async fn answer(
 }
 
 async fn shown(conference: &Rc<Conference>, room: RoomName) -> Result<Response, Error> {
-    let shared = conference.rooms.shared()?;
     let name = room.clone();
-    let ask = move |conference: Rc<Conference>| async move {
-        let switched = media::reports(&conference, &name);
+    let question = move |conference: Rc<Conference>| async move {
+        let switched = conference.media.reports(&name);
         let mut shown = match conference.rooms.with(&name, |room| Ok((room.state(), room.reports()))) {
             Ok((mut state, reports)) => {
                 state["reports"] = reports;
@@ -144,7 +147,7 @@ async fn shown(conference: &Rc<Conference>, room: RoomName) -> Result<Response, 
         shown["switch"] = json!(switched);
         Ok(shown)
     };
-    Ok(json_answer(shared.ask(conference, &room, ask).await?.to_string()))
+    Ok(json_answer(conference.ask(&room, question).await?.to_string()))
 }
 
 async fn join(
@@ -154,7 +157,7 @@ async fn join(
     caller: &Caller,
     room: RoomName,
 ) -> Result<Response, Error> {
-    let shared = conference.rooms.shared()?;
+    conference.rooms.config()?;
     let is_viewer = may_take_part(caller, &room)?;
     let asked = read_object(conference, parts, body, JOIN_BYTES_MAX).await?;
     let Asked { name, topology, role } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
@@ -166,11 +169,11 @@ async fn join(
     let (since_ms, holder) = (conference.shard.engine.now_ms(), caller.holder.number());
     let join = Join { name, topology, role, since_ms, chance, holder };
     let (asked, moderate) = (room.clone(), room.moderate());
-    let mut entered = shared.ask(conference, &room, move |conference| enter(conference, asked, join)).await?;
+    let mut entered = conference.ask(&room, move |conference| enter(conference, asked, join)).await?;
     if caller.may(Right::Publish, &moderate).is_ok() {
         entered["moderates"] = json!(if caller.anonymous { "as_host" } else { "always" });
     }
-    entered["ice_servers"] = json!(turn::for_caller(conference, caller));
+    entered["ice_servers"] = json!(conference.ice_servers(caller));
     let id = entered["participant"].as_str().unwrap_or_default();
     let location = HeaderValue::from_str(&format!("/v1/rooms/{}/participants/{id}", room.as_str()));
     let mut response = json_answer(entered.to_string());
@@ -183,16 +186,15 @@ async fn join(
 
 /// Adds a participant to a room. Runs on the room's own shard.
 async fn enter(conference: Rc<Conference>, room: RoomName, join: Join) -> Result<Value, Error> {
-    let shared = conference.rooms.shared()?;
     // Messages published from now on have later positions than these.
     let chat = conference.shard.engine.newest(&room.chat()).await?.top;
     let data = conference.shard.engine.newest(&room.data()).await?.top;
     let holder = Holder::new(join.holder);
-    let joined = conference.rooms.join(&shared, &room, join)?;
+    let joined = conference.rooms.join(&room, join, conference.media.has_sfu())?;
     let id = joined.id.as_str();
     let inbox = signal(&conference, holder, &room, "server", id, welcome(), None);
     let state = conference.rooms.with(&room, |room| Ok(room.state()))?;
-    let published = conference.rooms.carry_out(&conference, &room);
+    let published = changes::apply(&conference, &room);
     let at = async {
         let inbox = inbox.await?;
         let state = published.ok_or_else(|| Error::new(Code::Internal, "a join has changed nothing"))?.await?;
@@ -209,11 +211,11 @@ async fn enter(conference: Rc<Conference>, room: RoomName, join: Join) -> Result
         Err(error) => {
             // The participant was never announced, so remove it again.
             let _ = conference.rooms.with(&room, |room| {
-                room.leave(super::now(), id);
+                room.leave(Instant::now(), id);
                 Ok(())
             });
-            if let Some(published) = conference.rooms.carry_out(&conference, &room) {
-                see_to(published);
+            if let Some(published) = changes::apply(&conference, &room) {
+                finish_in_background(published);
             }
             Err(error)
         }
@@ -221,20 +223,16 @@ async fn enter(conference: Rc<Conference>, room: RoomName, join: Join) -> Result
 }
 
 async fn leave(conference: &Rc<Conference>, room: RoomName, id: String, secret: String) -> Result<Response, Error> {
-    let shared = conference.rooms.shared()?;
     let name = room.clone();
-    let ask = move |conference: Rc<Conference>| async move {
+    let question = move |conference: Rc<Conference>| async move {
         conference.rooms.with(&name, |room| {
             room.check_secret(&id, &secret)?;
-            room.leave(super::now(), &id);
+            room.leave(Instant::now(), &id);
             Ok(())
         })?;
-        match conference.rooms.carry_out(&conference, &name) {
-            Some(published) => published.await.map(drop),
-            None => Ok(()),
-        }
+        changes::apply_and_wait(&conference, &name).await
     };
-    shared.ask(conference, &room, ask).await.map(|()| no_content())
+    conference.ask(&room, question).await.map(|()| no_content())
 }
 
 async fn signals(
@@ -245,7 +243,7 @@ async fn signals(
     room: RoomName,
     from: String,
 ) -> Result<Response, Error> {
-    let shared = conference.rooms.shared()?;
+    let config = conference.rooms.config()?;
     let secret = secret(parts)?;
     let key = parts.headers.get("idempotency-key").map(HeaderValue::to_str).transpose();
     let key = key.map_err(|_| Error::new(Code::BadRequest, "`Idempotency-Key` is ASCII"))?;
@@ -253,29 +251,26 @@ async fn signals(
         return Err(Error::new(Code::TooLarge, "here an idempotency key has at most 64 bytes"));
     }
     let key = key.map(|key| format!("{from}/{key}").into_boxed_str());
-    let mut said = read_object(conference, parts, body, shared.config.signal_bytes_max).await?;
-    let Some(Value::String(to)) = said.remove("to") else {
+    let mut fields = read_object(conference, parts, body, config.signal_bytes_max).await?;
+    let Some(Value::String(to)) = fields.remove("to") else {
         return Err(Error::new(Code::BadRequest, "`to` says whom a signal is for"));
     };
-    if ["description", "candidate", "bye"].iter().filter(|kind| said.contains_key(**kind)).count() != 1 {
+    if ["description", "candidate", "bye"].iter().filter(|kind| fields.contains_key(**kind)).count() != 1 {
         return Err(Error::new(Code::BadRequest, "a signal has a `description`, a `candidate` or a `bye`"));
     }
     let name = room.clone();
     let guests =
-        (to == SWITCH && said.contains_key("description")).then(|| guests(conference, parts, caller)).flatten();
+        (to == SWITCH && fields.contains_key("description")).then(|| guests(conference, parts, caller)).flatten();
     let holder = caller.holder;
-    let ask = move |conference: Rc<Conference>| async move {
-        conference.rooms.with(&name, |room| room.check_signal(super::now(), &from, &secret, &to))?;
+    let question = move |conference: Rc<Conference>| async move {
+        conference.rooms.with(&name, |room| room.check_signal(Instant::now(), &from, &secret, &to))?;
         if to == SWITCH {
-            let switch = conference.rooms.switch.borrow().clone();
-            if let Some(switch) = switch {
-                switch.handle_signal(&conference, &name, &from, said, guests);
-            }
+            media::handle_signal(&conference, &name, &from, fields, guests);
             return Ok(());
         }
-        signal(&conference, holder, &name, &from, &to, said, key).await.map(drop)
+        signal(&conference, holder, &name, &from, &to, fields, key).await.map(drop)
     };
-    shared.ask(conference, &room, ask).await.map(|()| no_content())
+    conference.ask(&room, question).await.map(|()| no_content())
 }
 
 /// Returns the state that lets a participant open a session next to its media, with the same limits as a new
@@ -294,23 +289,26 @@ async fn reports(
     room: RoomName,
     from: String,
 ) -> Result<Response, Error> {
-    let shared = conference.rooms.shared()?;
+    let config = conference.rooms.config()?;
     let secret = secret(parts)?;
-    let figures = read_object(conference, parts, body, shared.config.signal_bytes_max / 4).await?;
+    let figures = read_object(conference, parts, body, config.signal_bytes_max / 4).await?;
     report::check(&figures)?;
     let name = room.clone();
-    let ask = move |conference: Rc<Conference>| async move {
-        conference.rooms.with(&name, |room| room.report(super::now(), &from, &secret, figures.clone()))?;
+    let question = move |conference: Rc<Conference>| async move {
+        conference.rooms.with(&name, |room| room.report(Instant::now(), &from, &secret, figures.clone()))?;
         // Record for the room's reports channel: the participant's own report beside the SFU's report on it.
-        let told =
-            json!({ "participant": from, "report": figures, "switch": media::report(&conference, &name, &from) });
-        see_to(publish(&conference, conference.rooms.holder(&name), &name.reports(), &told, None, None));
-        match conference.rooms.carry_out(&conference, &name) {
-            Some(published) => published.await.map(drop),
-            None => Ok(()),
-        }
+        let record = json!({ "participant": from, "report": figures, "switch": conference.media.report(&name, &from) });
+        finish_in_background(publish(
+            &conference,
+            conference.rooms.holder(&name),
+            &name.reports(),
+            &record,
+            None,
+            None,
+        ));
+        changes::apply_and_wait(&conference, &name).await
     };
-    shared.ask(conference, &room, ask).await.map(|()| no_content())
+    conference.ask(&room, question).await.map(|()| no_content())
 }
 
 async fn mute(
@@ -327,17 +325,14 @@ async fn mute(
         return Err(Error::new(Code::BadRequest, "`audio` and `video` say what is muted (true) or no more (false)"));
     }
     let name = room.clone();
-    let ask = move |conference: Rc<Conference>| async move {
+    let question = move |conference: Rc<Conference>| async move {
         conference.rooms.with(&name, |room| {
             host.as_deref().map_or(Ok(()), |secret| room.check_host(secret))?;
             room.mute(&id, audio, video)
         })?;
-        match conference.rooms.carry_out(&conference, &name) {
-            Some(published) => published.await.map(drop),
-            None => Ok(()),
-        }
+        changes::apply_and_wait(&conference, &name).await
     };
-    conference.rooms.shared()?.ask(conference, &room, ask).await.map(|()| no_content())
+    conference.ask(&room, question).await.map(|()| no_content())
 }
 
 /// Checks that the caller may join a room. A caller that may publish to the chat may join; a caller that may only

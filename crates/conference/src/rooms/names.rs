@@ -25,7 +25,7 @@ impl RoomName {
     }
 
     /// Returns a hash that selects the room's shard. It is the same on every node and after a restart.
-    pub(super) fn hash(&self) -> u64 {
+    pub(crate) fn hash(&self) -> u64 {
         // FNV-1a, which is enough for names. Source: http://www.isthe.com/chongo/tech/comp/fnv/
         self.0.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
     }

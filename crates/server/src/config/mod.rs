@@ -309,6 +309,11 @@ impl Config {
         self.namespaces.iter().map(|(name, own)| (name.clone(), own.anonymous.clone())).collect()
     }
 
+    /// Returns the configuration for operators, without secrets.
+    pub fn shown(&self) -> serde_json::Value {
+        serde_json::to_value(self.without_secrets()).unwrap_or_default()
+    }
+
     /// Returns a copy that is safe to show: without secrets.
     pub fn without_secrets(&self) -> Self {
         let mut config = self.clone();

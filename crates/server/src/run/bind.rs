@@ -15,7 +15,7 @@ use rustix::{
 
 use crate::{Config, tls::Tls, turn::Turn};
 
-/// Bound sockets that nobody serves yet.
+/// Bound sockets that are not served yet.
 pub struct Sockets {
     pub address: SocketAddr,
     /// One listener per shard, all at `address`.
@@ -79,6 +79,17 @@ fn bind_optional(address: &str, purpose: &str) -> anyhow::Result<Option<TcpListe
 fn own_addresses() -> Vec<IpAddr> {
     let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
     interfaces.iter().map(|interface| interface.ip()).filter(|ip| !ip.is_loopback()).collect()
+}
+
+/// Returns the URLs at which the server can be reached: all own addresses if it listens on all of them.
+pub fn urls(scheme: &str, address: SocketAddr) -> Vec<String> {
+    if !address.ip().is_unspecified() {
+        return vec![format!("{scheme}://{address}")];
+    }
+    let mut urls = vec![format!("{scheme}://localhost:{}", address.port())];
+    let reachable = own_addresses().into_iter().filter(IpAddr::is_ipv4);
+    urls.extend(reachable.map(|ip| format!("{scheme}://{}", SocketAddr::new(ip, address.port()))));
+    urls
 }
 
 /// Returns the error for a listen address that cannot be bound.

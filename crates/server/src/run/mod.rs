@@ -1,7 +1,7 @@
 //! The server from start to drain.
 //!
-//! [`start`] has three steps: [`bind`] opens every socket, [`build`] creates what the shards share, and [`spawn`] starts
-//! the threads.
+//! [`start`] has three steps: [`bind`] opens every socket, [`build`] creates what the shards share, and [`spawn`]
+//! starts the threads.
 
 mod bind;
 mod build;
@@ -13,13 +13,12 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use anyhow::Context as _;
 use millrace_engine::Engine;
-use millrace_transport::{Drain, RECONNECT_GRACE};
-use serde_json::Value;
+use millrace_transport::{Drain, RECONNECT_GRACE, access::unix_s};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
@@ -31,7 +30,7 @@ use crate::{
     secure,
     tls::Tls,
 };
-use bind::{bind, check_free, taken};
+use bind::{bind, check_free, taken, urls};
 use build::{Services, build};
 use spawn::{Threads, spawn};
 
@@ -136,7 +135,7 @@ impl Running {
         }
         self.config.drain = config.drain;
         self.config.log.level = config.log.level;
-        self.threads.controls.shown.send_replace(shown(&self.config));
+        self.threads.controls.shown.send_replace(self.config.shown());
         tracing::info!("configuration reloaded");
     }
 
@@ -195,29 +194,4 @@ pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
         _ = interrupt.recv() => {}
     }
     Ok(())
-}
-
-/// Returns the configuration for operators, without secrets.
-fn shown(config: &Config) -> Value {
-    serde_json::to_value(config.without_secrets()).unwrap_or_default()
-}
-
-/// Returns the URLs at which the server can be reached: all own addresses if it listens on all of them.
-fn urls(scheme: &str, address: SocketAddr) -> Vec<String> {
-    if !address.ip().is_unspecified() {
-        return vec![format!("{scheme}://{address}")];
-    }
-    let mut urls = vec![format!("{scheme}://localhost:{}", address.port())];
-    let own = if_addrs::get_if_addrs().unwrap_or_default();
-    let reachable = own.iter().map(|interface| interface.ip()).filter(|ip| ip.is_ipv4() && !ip.is_loopback());
-    urls.extend(reachable.map(|ip| format!("{scheme}://{}", SocketAddr::new(ip, address.port()))));
-    urls
-}
-
-fn unix_s() -> u64 {
-    unix_ms() / 1000
-}
-
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

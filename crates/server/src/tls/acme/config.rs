@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tls::files;
+use crate::tls::storage::data_dir;
 
 /// Maximum number of domains of one certificate. Source: Let's Encrypt, "Rate Limits".
 const DOMAINS_MAX: usize = 100;
@@ -48,7 +48,7 @@ impl Config {
     /// Returns the folder for the account key and the certificates.
     pub fn cache(&self) -> PathBuf {
         match self.cache.as_str() {
-            "" => files::data_dir("acme"),
+            "" => data_dir("acme"),
             path => path.into(),
         }
     }

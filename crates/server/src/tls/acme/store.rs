@@ -17,8 +17,8 @@ use x509_parser::{
 };
 
 use crate::tls::{
-    certified,
-    files::{certificates, make_private_dir, write},
+    files::{certificates, check_pair},
+    storage::{make_private_dir, write},
 };
 
 const ACCOUNT: &str = "account.json";
@@ -118,7 +118,7 @@ impl Issued {
             UNIX_EPOCH + Duration::from_secs(u64::try_from(at.timestamp()).unwrap_or_default())
         };
         let (from, until) = (time(validity.not_before), time(validity.not_after));
-        Ok(Self { identity: certified((chain, key))?, from, until })
+        Ok(Self { identity: check_pair((chain, key))?, from, until })
     }
 
     /// Returns the time when two thirds of the lifetime are over. The last third is left for retries.

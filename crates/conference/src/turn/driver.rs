@@ -9,16 +9,15 @@ use std::{
 };
 
 use millrace_engine::LogRateLimit;
-use millrace_turn::{Action as Step, Client, Limits as Rules, Metrics as Figures, NoRelay, RelayId, Relays, Server};
+use millrace_turn::{Action, Client, Limits, Metrics, NoRelay, RelayId, Relays, Server};
 use tokio::{
     net::UdpSocket,
     sync::watch,
     task::{JoinHandle, spawn_local},
 };
 
-use super::{Settings, TURN_DATAGRAMS, relays::Ports};
+use super::{Settings, relays::Ports};
 use millrace_transport::{
-    Limits,
     datagram::{
         DatagramProtocol, DatagramSender, PortMetrics, Verdict,
         framed::{Outgoing, OverflowPolicy},
@@ -28,6 +27,8 @@ use millrace_transport::{
 
 /// Maximum size of a UDP datagram, in bytes.
 const DATAGRAM_BYTES_MAX: usize = 1 << 16;
+/// Maximum number of datagrams received from one socket before other tasks run.
+pub const DATAGRAMS_PER_TURN: usize = 64;
 /// Interval of the check for expired allocations.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -42,8 +43,8 @@ pub struct TurnDriver {
     /// Scratch buffers for the last datagram from a peer, and for a response. Their content is not kept.
     buffer: RefCell<Vec<u8>>,
     answer: RefCell<Vec<u8>>,
-    pub limits: Arc<Limits>,
-    figures: Arc<Figures>,
+    pub connection_limits: Arc<millrace_transport::Limits>,
+    metrics: Arc<Metrics>,
     pub tls: Option<watch::Receiver<tls::Settings>>,
     pub write_timeout: Duration,
     next_tick: Cell<Instant>,
@@ -63,10 +64,10 @@ impl TurnDriver {
     /// Creates the server.
     ///
     /// Errors: the system has no random numbers.
-    pub fn new(rules: Rules, ports: Ports, sender: Rc<DatagramSender>, settings: Settings) -> io::Result<Rc<Self>> {
+    pub fn new(limits: Limits, ports: Ports, sender: Rc<DatagramSender>, settings: Settings) -> io::Result<Rc<Self>> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
-        let server = Server::new(rules, settings.credentials, settings.figures.clone(), seed);
+        let server = Server::new(limits, settings.credentials, settings.metrics.clone(), seed);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Rc::new(Self {
             server: RefCell::new(server),
@@ -78,8 +79,8 @@ impl TurnDriver {
             next_tick: Cell::new(Instant::now()),
             buffer: RefCell::new(vec![0; DATAGRAM_BYTES_MAX]),
             answer: RefCell::default(),
-            limits: settings.limits,
-            figures: settings.figures,
+            connection_limits: settings.connection_limits,
+            metrics: settings.metrics,
             tls: settings.tls,
             write_timeout: settings.write_timeout,
             started: Instant::now(),
@@ -91,17 +92,17 @@ impl TurnDriver {
     pub fn handle(self: &Rc<Self>, client: Client, message: &[u8]) {
         let mut answer = self.answer.borrow_mut();
         let mut server = self.server.borrow_mut();
-        let step = server.handle(self.now_ms(), client, message, &mut Opener(self), &mut answer);
+        let action = server.handle(self.now_ms(), client, message, &mut Opener(self), &mut answer);
         self.close_relays(&mut server);
         drop(server);
-        match step {
-            Step::Nothing => {}
-            Step::Answer => self.tell(client, &answer, OverflowPolicy::Ends),
-            Step::Relay { relay, peer, payload } => {
+        match action {
+            Action::Nothing => {}
+            Action::Answer => self.send(client, &answer, OverflowPolicy::Ends),
+            Action::Relay { relay, peer, payload } => {
                 let relays = self.relays.borrow();
                 let sent = relays.get(&relay).map(|relay| relay.socket.try_send_to(payload, peer));
                 if !matches!(sent, Some(Ok(_))) {
-                    Figures::add(&self.figures.dropped, 1);
+                    Metrics::add(&self.metrics.dropped, 1);
                 }
             }
         }
@@ -149,15 +150,15 @@ impl TurnDriver {
         }
     }
 
-    fn tell(&self, client: Client, bytes: &[u8], fullness: OverflowPolicy) {
+    fn send(&self, client: Client, bytes: &[u8], overflow: OverflowPolicy) {
         let is_sent = match client {
             Client::Datagram(to) => self.sender.try_send(to, bytes),
             Client::Stream(id, _) => {
-                self.streams.borrow().get(&id).is_some_and(|outgoing| outgoing.push(&[bytes], fullness))
+                self.streams.borrow().get(&id).is_some_and(|outgoing| outgoing.push(&[bytes], overflow))
             }
         };
         if !is_sent {
-            Figures::add(&self.figures.dropped, 1);
+            Metrics::add(&self.metrics.dropped, 1);
         }
     }
 
@@ -195,13 +196,13 @@ impl DatagramProtocol for Protocol {
 }
 
 /// Counts the datagrams of the port.
-pub struct PortFigures(pub Arc<Figures>);
+pub struct PortCounters(pub Arc<Metrics>);
 
-impl PortMetrics for PortFigures {
+impl PortMetrics for PortCounters {
     fn received(&self, _datagrams: u64) {}
 
     fn dropped(&self, datagrams: u64) {
-        Figures::add(&self.0.dropped, datagrams);
+        Metrics::add(&self.0.dropped, datagrams);
     }
 
     fn streams(&self, _open: u64) {}
@@ -209,40 +210,40 @@ impl PortMetrics for PortFigures {
 
 impl Relays for Opener<'_> {
     fn open(&mut self, ids: &[RelayId], is_ipv6: bool, even: bool) -> Result<SocketAddr, NoRelay> {
-        let desk = self.0;
-        let (address, sockets) = desk.ports.borrow_mut().open(ids.len(), is_ipv6, even)?;
+        let driver = self.0;
+        let (address, sockets) = driver.ports.borrow_mut().open(ids.len(), is_ipv6, even)?;
         let sockets: io::Result<Vec<_>> = sockets.into_iter().map(UdpSocket::from_std).collect();
         let sockets = sockets.map_err(|error| {
-            static SAID: LogRateLimit = LogRateLimit::new();
-            if SAID.is_due() {
+            static LOGGED: LogRateLimit = LogRateLimit::new();
+            if LOGGED.is_due() {
                 tracing::error!(%error, "cannot register a TURN relay socket with epoll");
             }
             NoRelay::Full
         })?;
         for (id, socket) in ids.iter().zip(sockets) {
             let socket = Rc::new(socket);
-            let task = spawn_local(hear(desk.clone(), *id, socket.clone()));
-            desk.relays.borrow_mut().insert(*id, Relay { socket, task });
+            let task = spawn_local(forward_from_peers(driver.clone(), *id, socket.clone()));
+            driver.relays.borrow_mut().insert(*id, Relay { socket, task });
         }
         Ok(address)
     }
 }
 
 /// Forwards datagrams from peers to the client of a relay.
-async fn hear(desk: Rc<TurnDriver>, id: RelayId, socket: Rc<UdpSocket>) {
+async fn forward_from_peers(driver: Rc<TurnDriver>, id: RelayId, socket: Rc<UdpSocket>) {
     loop {
         if socket.readable().await.is_err() {
             continue;
         }
-        for _ in 0..TURN_DATAGRAMS {
-            let mut buffer = desk.buffer.borrow_mut();
+        for _ in 0..DATAGRAMS_PER_TURN {
+            let mut buffer = driver.buffer.borrow_mut();
             match socket.try_recv_from(&mut buffer) {
                 Ok((length, peer)) => {
-                    let mut out = desk.answer.borrow_mut();
+                    let mut out = driver.answer.borrow_mut();
                     let client =
-                        desk.server.borrow_mut().handle_peer(desk.now_ms(), id, peer, &buffer[..length], &mut out);
+                        driver.server.borrow_mut().handle_peer(driver.now_ms(), id, peer, &buffer[..length], &mut out);
                     if let Some(client) = client {
-                        desk.tell(client, &out, OverflowPolicy::Loses);
+                        driver.send(client, &out, OverflowPolicy::Loses);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
