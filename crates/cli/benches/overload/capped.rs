@@ -28,12 +28,11 @@ use millrace_lab::{
 };
 
 use crate::{
-    BYTES, Transport,
     crowd::Crowd,
-    median,
+    figures::median,
     quota::{Capped, Used},
-    reader::Wish,
-    start,
+    reader::{Transport, Wish},
+    setup::{BYTES, start},
     upstream::Upstream,
 };
 

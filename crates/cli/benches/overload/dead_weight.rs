@@ -5,10 +5,11 @@ use std::{io::Write, net::TcpStream, time::Duration};
 use millrace_lab::load::websocket::WebSocket;
 
 use crate::{
-    Args, Transport,
+    args::Args,
     crowd::{Crowd, Load, Outcome},
-    figures::quantile_ms,
-    median, prime, publisher, start,
+    figures::{median, quantile_ms},
+    reader::Transport,
+    setup::{prime, publisher, start},
 };
 
 const READERS: usize = 1000;

@@ -4,25 +4,19 @@
 use std::time::Duration;
 
 use crate::{
-    Args, Transport,
+    args::Args,
     crowd::{Crowd, Load},
     figures::{max_ms, quantile_ms},
-    prime,
     probe::Probe,
-    publisher, start,
+    reader::Transport,
+    setup::{BYTES, KEYS, prime, publisher, start},
 };
 
-/// Number of keys of a `latest` channel.
-pub const KEYS: u64 = 50;
 const LEVELS: [f64; 3] = [0.5, 1.2, 2.0];
 const CAPACITY_SECONDS: f64 = 3.0;
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    println!(
-        "\nlevels: {} readers, messages of {} bytes; ages are p50/p99/max in ms, by second",
-        args.readers,
-        crate::BYTES
-    );
+    println!("\nlevels: {} readers, messages of {} bytes; ages are p50/p99/max in ms, by second", args.readers, BYTES);
     for transport in args.transports(&[Transport::WebSocket, Transport::Sse]) {
         for latest in [false, true] {
             let most = capacity(transport, latest, args.readers)?;

@@ -4,9 +4,10 @@
 use millrace_lab::stats::usl::Usl;
 
 use crate::{
-    Args,
+    args::Args,
     capped::{self, Seen},
-    median, quota,
+    figures::median,
+    quota,
     shards::works,
 };
 

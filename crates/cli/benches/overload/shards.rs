@@ -1,9 +1,10 @@
 //! One shard and two, each with the same part of its own CPU: measures whether the second carries as much as the first.
 
 use crate::{
-    Args,
+    args::Args,
     capped::{self, Seen, Work},
-    median, quota,
+    figures::median,
+    quota,
 };
 
 /// Part of a CPU per shard, small enough to leave the generator clearly idle time.

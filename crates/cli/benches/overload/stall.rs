@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use crate::{
-    Args, Transport,
+    args::Args,
     crowd::{Crowd, Load},
     figures::quantile_ms,
-    levels, prime, publisher, start,
+    levels,
+    reader::Transport,
+    setup::{prime, publisher, start},
 };
 
 /// Loads as shares of the capacity.

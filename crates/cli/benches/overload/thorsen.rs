@@ -5,12 +5,11 @@
 use std::time::Duration;
 
 use crate::{
-    Args, CHANNEL, Transport,
+    args::Args,
     crowd::{Crowd, Load},
     figures::{max_ms, quantile_ms},
-    prime, publisher,
-    reader::Wish,
-    start,
+    reader::{Transport, Wish},
+    setup::{CHANNEL, prime, publisher, start},
     upstream::Upstream,
 };
 

@@ -15,9 +15,11 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::{
     client::{Client, ClientEvent},
-    load::{BYTES, Figures},
+    figures::Figures,
 };
 
+/// Bytes of a message, as in the theses' ticker.
+pub const BYTES: usize = 173;
 /// Maximum wait for messages in flight.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A server that has used no CPU for this time is idle.

@@ -457,7 +457,7 @@ impl Dialect for EventSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dialect::script::{in_pieces, run_script};
+    use crate::load::script::{in_pieces, run_script};
 
     #[test]
     fn event_stream_survives_any_split() {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Mode, cpu_percent, traffic::Step};
+use super::{cpu_percent, mode::Mode, traffic::Step};
 use crate::{
     histogram::Histogram,
     host::Series,

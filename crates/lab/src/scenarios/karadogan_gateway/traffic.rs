@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, ensure};
 use millrace_rtc::forward::{Bundle, parts};
 
-use super::Mode;
+use super::mode::Mode;
 use crate::{
     histogram::Histogram,
     load::peers::{NativePeer, PeerGroup},

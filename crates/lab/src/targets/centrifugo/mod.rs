@@ -123,7 +123,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::load::dialect::script::{in_pieces, websocket};
+    use crate::load::script::{in_pieces, websocket};
 
     #[test]
     fn client_subscribes_and_reads_batched_replies() {

@@ -243,7 +243,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::load::{Role, dialect::script::in_pieces};
+    use crate::load::{Role, script::in_pieces};
 
     const CREATED: &str = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n";
 

@@ -101,7 +101,7 @@ impl Dialect for Poll {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dialect::script::in_pieces;
+    use crate::load::script::in_pieces;
 
     const SCRIPT: &[u8] = b"HTTP/1.1 204 No Content\r\nmillrace-position: e:0\r\n\r\n\
         HTTP/1.1 200 OK\r\nmillrace-position: e:2\r\ncontent-length: 105\r\n\r\n\

@@ -89,7 +89,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::load::dialect::script::{in_pieces, run_script, websocket};
+    use crate::load::script::{in_pieces, run_script, websocket};
 
     #[test]
     fn session_subscribes_reads_and_resumes() {
