@@ -54,9 +54,9 @@ without "a subscription beyond the grant" crates/protocol/src/channel.rs \
     'held == "\+" && level != "#"' 'held == "+"' \
     $(test_of protocol --lib a_pattern_covers_what_it_matches_all_of)
 without "pages of other origins read answers" crates/transport/src/admission/access/origin.rs \
-    'Origin::Foreign => Shown::Refusal' 'Origin::Foreign => Shown::Answer { with_cookies: false }' \
+    'Origin::Foreign => CorsAccess::Refusal' 'Origin::Foreign => CorsAccess::Answer { with_cookies: false }' \
     $(test_of transport --test it pages_of_allowed_origins_may_read_and_others_may_not)
-without "passwords of engines" crates/engine/src/lib.rs \
+without "passwords of engines" crates/engine/src/shown_url.rs \
     'rest\.rsplit_once\(.@.\)\.map_or\(rest, \|\(_, rest\)\| rest\)' 'rest' \
     $(test_of cli --test it passwords_of_engines_and_secrets_are_shown_by_no_command_and_no_error)
 without "buffers of half-sent requests" crates/transport/src/serve/write_timeout.rs \
@@ -64,10 +64,10 @@ without "buffers of half-sent requests" crates/transport/src/serve/write_timeout
     $(test_of transport --lib a_large_buffer_counts_as_long_as_its_connection)
 without "the scheme of an origin" crates/transport/src/admission/access/origin.rs \
     'is_same_scheme = !access\.is_https' 'is_same_scheme = true' \
-    $(test_of transport --test it a_page_of_http_is_foreign_to_a_server_of_https)
+    $(test_of transport --test it http_page_is_foreign_to_https_server)
 without "a second Host" crates/transport/src/admission/access/origin.rs \
     'if named\.next\(\)\.is_some\(\)' 'if false' \
-    $(test_of transport --test it a_request_names_exactly_one_host)
+    $(test_of transport --test it request_must_name_exactly_one_host)
 without "answers to forged addresses" crates/rtc/src/connection.rs \
     'const AMPLIFICATION_MAX: usize = 3;' 'const AMPLIFICATION_MAX: usize = 3000;' \
     $(test_of rtc --lib unproven_address_receives_little)

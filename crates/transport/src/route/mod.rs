@@ -1,6 +1,7 @@
 //! Routing: maps URLs to handlers.
 
 mod context;
+mod handover;
 pub mod publish;
 mod routes;
 
@@ -19,7 +20,7 @@ use crate::{
     },
     data_channel,
     http::{Body, HEARTBEAT, Query, ReadRequest, Response, ResponseFormat, is_upgrade, json, problem},
-    polling::{self, Poll, PollStart, Read},
+    polling::{self, PollStart, Read},
     transports::{
         replay, sse,
         stream::{self, Stream},
@@ -28,18 +29,8 @@ use crate::{
 };
 
 pub use context::{Context, Pages};
+pub use handover::{Handover, Routed, plain};
 pub use routes::{Answering, Publishing, Question, Routes, ShardPort};
-
-/// Result of a request: a complete response, or the head of a response and the handover that continues it.
-pub type Routed = (Response, Option<Handover>);
-
-/// How a connection continues after the head of the response.
-pub enum Handover {
-    WebSocket(Upgrade),
-    Stream(Stream),
-    /// The head contains only headers that the response to the poll gets in addition to its own.
-    LongPoll(Box<Poll>),
-}
 
 /// Handles a request. Errors become problem details. No input causes a panic.
 pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Routed {
@@ -313,11 +304,6 @@ async fn only(
         return answer.await.map(plain);
     }
     Ok(plain(method_not_allowed(if method == Method::GET { "GET" } else { "POST" })))
-}
-
-/// Wraps a complete response.
-pub fn plain(response: Response) -> Routed {
-    (response, None)
 }
 
 fn with_upgrade(

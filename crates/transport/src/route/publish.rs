@@ -10,7 +10,7 @@ use millrace_protocol::{ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPubli
 use serde_json::{Value, json};
 use tokio::task::coop::consume_budget;
 
-use super::Context;
+use super::context::Context;
 use crate::{
     admission::{
         self, Admission, Congestion, PublishTarget, Publisher,

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, header, request::Parts};
 use millrace_protocol::{Code, Error};
 
-use super::{Access, origin};
+use super::{origin, settings::Access};
 use crate::http::{is_upgrade, offered};
 
 /// Prefix of the `Sec-WebSocket-Protocol` item that carries a token.

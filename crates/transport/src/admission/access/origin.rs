@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use http::{Version, header, request::Parts, uri::Authority};
 use millrace_protocol::{Code, Error};
 
-use super::Access;
+use super::settings::Access;
 
 /// Maximum length of an origin that a refusal repeats.
 const ORIGIN_BYTES_MAX: usize = 256;
