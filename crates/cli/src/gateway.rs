@@ -7,8 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use millrace_gateway::{Config, Gateway};
-use millrace_rtc::forward;
+use millrace_gateway::{Config, Gateway, forward};
 use millrace_server::config::address;
 
 use crate::{argument::ArgumentError, number::number, simulate::stop_signal};
@@ -119,7 +118,7 @@ impl Args {
             splits: matches!(self.mode, Mode::Demultiplex | Mode::Both),
             window: self.window.unwrap_or(WINDOW),
             bundle_bytes_max: self.bundle_bytes.unwrap_or(BUNDLE_BYTES) as usize,
-            waiting_bytes_max: self.waiting_bytes as usize,
+            queue_bytes_max: self.waiting_bytes as usize,
             peers_max: self.peers as usize,
         };
         Ok(Config { listen: self.listen, forward, secret, origins: self.allow_origin.clone(), public: self.public })
