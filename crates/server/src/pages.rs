@@ -224,11 +224,11 @@ impl Site {
         Some(fresh(response))
     }
 
-    /// The page for a person who opened an address that does not exist. Other clients get problem details.
+    /// Returns the page for a browser that opened an address that does not exist. Other clients get problem details.
     fn not_found(&self, request: &Parts) -> Option<Response> {
         let accept = request.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let is_reading = matches!(request.method, Method::GET | Method::HEAD);
-        if !is_reading || !accept.contains("text/html") || request.uri.path().starts_with("/v1/") {
+        let is_read_method = matches!(request.method, Method::GET | Method::HEAD);
+        if !is_read_method || !accept.contains("text/html") || request.uri.path().starts_with("/v1/") {
             return None;
         }
         let mut response = self.asset(NOT_FOUND, request)?;
@@ -302,8 +302,8 @@ fn fresh(mut response: Response) -> Response {
 fn not_built() -> Response {
     let page = "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>\
         <title>Millrace</title><style>:root{color-scheme:light dark}body{font:1rem/1.5 system-ui;max-width:40rem;margin:4rem auto;padding:0 1rem}</style>\
-        <h1>Millrace is running</h1><p>Its pages have not been built into this binary. Build them with <code>make web</code>, then build the \
-        server again; or use it right away:</p><pre>curl -d '{\"hello\":1}' localhost:8080/v1/channels/demo\ncurl 'localhost:8080/v1/channels/demo?since=earliest'</pre>";
+        <h1>Millrace is running</h1><p>This binary was built without its pages. Build them with <code>make web</code>, then build the \
+        server again. The API works without them:</p><pre>curl -d '{\"hello\":1}' localhost:8080/v1/channels/demo\ncurl 'localhost:8080/v1/channels/demo?since=earliest'</pre>";
     fresh(text(StatusCode::OK, "text/html; charset=utf-8", page))
 }
 
@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_behind_a_page_is_for_the_page_to_read() {
+    fn paths_below_a_page_serve_the_page() {
         for (path, page) in [
             ("/", "/"),
             ("/rooms", "/rooms"),

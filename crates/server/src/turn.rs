@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_setting_only_a_private_server_relays() {
+    fn turn_is_on_by_default_only_on_loopback() {
         let at = |listen: &str, server: &str| {
             Config { listen: listen.into(), ..Config::default() }.address(server.parse().unwrap())
         };
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_are_named() {
+    fn invalid_values_are_named() {
         let wrong = |change: fn(&mut Config)| {
             let mut config = Config::default();
             change(&mut config);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_with_one_secret_take_each_others_credentials() {
+    fn nodes_with_same_secret_share_credentials() {
         let password = |own: &str, shared: &str| {
             let config = Config { secret: Secret::from(own), ..Config::default() };
             config.credentials(&Secret::from(shared)).unwrap().login("alice", 1).password

@@ -1,32 +1,26 @@
-//! `millrace lab`: measures this server and others. One file per subcommand; all but flags and printing is `millrace-lab`.
+//! `millrace lab`: measures this server and others. One file per subcommand; all but flags and printing is
+//! `millrace-lab`.
 
 mod capacity;
 mod compare;
 mod doctor;
+mod exit;
 mod list;
 mod live;
 mod report;
 mod run;
+mod signals;
 mod view;
 
-use std::{
-    process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-};
+use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
-use millrace_lab::sweep::{Interrupted, Verdict};
-use tokio::signal::unix::{SignalKind, signal};
+use millrace_lab::sweep::Interrupted;
 
-/// Exit codes, for scripts.
-pub const EXIT_MISSED: u8 = 1;
-pub const EXIT_INVALID: u8 = 2;
-pub const EXIT_ERROR: u8 = 3;
-/// Source: the convention of shells, 128 + SIGINT.
-const EXIT_INTERRUPTED: u8 = 130;
+pub use exit::EXIT_ERROR;
+
+use crate::output;
+use exit::EXIT_INTERRUPTED;
 
 #[derive(ClapArgs)]
 #[command(
@@ -65,39 +59,10 @@ pub fn run(args: Args) -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("millrace: {error:#}");
+        if output::is_closed_pipe(&error) {
+            return ExitCode::SUCCESS;
+        }
+        output::note(format_args!("millrace: {error:#}"));
         ExitCode::from(if error.is::<Interrupted>() { EXIT_INTERRUPTED } else { EXIT_ERROR })
     })
-}
-
-/// An invalid run cannot judge a service level, so it takes precedence.
-fn exit_code(verdict: &Verdict) -> ExitCode {
-    match verdict {
-        Verdict { invalid: 1.., .. } => ExitCode::from(EXIT_INVALID),
-        Verdict { missed: 1.., .. } => ExitCode::from(EXIT_MISSED),
-        _ => ExitCode::SUCCESS,
-    }
-}
-
-/// Returns a flag that SIGINT or SIGTERM sets; the run then keeps its recording and stops its servers. A second signal exits
-/// immediately.
-fn stop_by_signal() -> anyhow::Result<Arc<AtomicBool>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let signalled = Arc::clone(&stop);
-    let (mut interrupt, mut terminate) = {
-        let _inside = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
-    };
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        runtime.block_on(async {
-            loop {
-                tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
-                if signalled.swap(true, Relaxed) {
-                    std::process::exit(EXIT_INTERRUPTED.into());
-                }
-            }
-        });
-    })?;
-    Ok(stop)
 }

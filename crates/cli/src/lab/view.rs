@@ -9,6 +9,8 @@ use millrace_lab::{
     sweep::{Event, View},
 };
 
+use crate::output;
+
 /// Lines go to standard error: standard output names the folder.
 pub fn of_terminal() -> Box<dyn View> {
     if std::io::stderr().is_terminal() { Box::new(Terminal::default()) } else { Box::new(Plain) }
@@ -29,7 +31,7 @@ struct Plain;
 impl View for Plain {
     fn tell(&mut self, event: &Event<'_>) {
         if let Some(text) = line(event) {
-            eprintln!("{text}");
+            output::note(text);
         }
     }
 }
@@ -44,7 +46,7 @@ impl View for Terminal {
     fn tell(&mut self, event: &Event<'_>) {
         match (&self.bar, line(event)) {
             (Some(bar), Some(text)) => bar.println(text),
-            (None, Some(text)) => eprintln!("{text}"),
+            (None, Some(text)) => output::note(text),
             _ => {}
         }
         match event {
@@ -172,7 +174,8 @@ mod tests {
         recording::{Counts, Factors, Form, Recording},
     };
 
-    /// 10,000 publications are scheduled in two seconds; half of the deliveries arrive in the third second, as with polling.
+    /// 10,000 publications are scheduled in two seconds; half of the deliveries arrive in the third second, as with
+    /// polling.
     #[test]
     fn line_and_table_show_the_same_rate() {
         let counts = |delivered| Counts { scheduled: 10_000, sent: 10_000, delivered, ..Counts::default() };

@@ -1,5 +1,7 @@
 //! Tests the help texts, and that no configuration input is silently ignored or misread.
 
+use std::process::Stdio;
+
 use millrace_server::Sources;
 
 use crate::support::{Process, Server, file, millrace, repository, run};
@@ -31,6 +33,20 @@ fn every_command_teaches_with_an_example() {
         seen += 1;
     }
     assert!(seen >= 13, "only {seen} commands were found");
+}
+
+/// A command whose output is cut off, as by `head`, does not panic and is not an error.
+#[test]
+fn closed_output_ends_a_command_quietly() {
+    let key = ["token", "api-key", "--name", "billing"];
+    for args in [&["token", "key"], &key[..], &["lab", "list"], &["config", "default"], &["simulate", "town"]] {
+        let mut command = millrace(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the process starts");
+        drop(child.stdout.take());
+        let ended = child.wait_with_output().expect("it is our child");
+        let error = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!((ended.status.code(), &*error), (Some(0), ""), "{args:?}");
+    }
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn a_server_that_does_not_start_makes_no_authority() {
     let taken = Server::start(&[]);
     for (more, says) in [
         (&["--listen", "0.0.0.0:0"][..], "refusing to start"),
-        (&["--listen", &taken.address], "is another server there?"),
+        (&["--listen", &taken.address], "another program may use the address"),
         (&["--listen", "127.0.0.1:0", "--set", "auth.keys=nokey.pub"], "nokey.pub"),
         (&["--listen", "nowhere"], "HOST:PORT"),
     ] {

@@ -64,6 +64,19 @@ fn a_secret_signs_and_a_bad_token_is_explained() {
 }
 
 #[test]
+fn claims_and_permissions_have_one_pattern_per_line() {
+    let rights = ["--sub", "ann", "--publish", "a", "--publish", "b/{sub}", "--subscribe", "#"];
+    let created = with(SECRET, &[&["token", "create"], &rights[..]].concat(), "");
+    let inspected = with(SECRET, &["token", "inspect"], &created.out);
+    assert_eq!(inspected.code, Some(0), "{inspected:?}");
+    let is_rule = |line: &&str| line.starts_with("  publish ") || line.starts_with("  subscribe ");
+    let rules: Vec<&str> = inspected.out.lines().filter(is_rule).collect();
+    let of_token = ["  subscribe  #", "  publish    a", "  publish    b/{sub}"];
+    let granted = ["  subscribe  #", "  publish    a", "  publish    b/ann"];
+    assert_eq!(rules, [of_token, granted].concat());
+}
+
+#[test]
 fn what_the_server_would_refuse_is_not_signed() {
     for (args, words) in [
         (&["--sub", "a/b", "--publish", "x/{sub}"][..], "sub"),

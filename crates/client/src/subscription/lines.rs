@@ -1,6 +1,6 @@
 //! Parser of lines and server-sent events.
 
-use super::MESSAGE_BYTES_MAX;
+use super::message::MESSAGE_BYTES_MAX;
 
 /// A line of the server exceeds the maximum message size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_is_an_error() {
+    fn endless_line_is_an_error() {
         let mut lines = Lines::default();
         assert!(lines.push(&vec![b'x'; MESSAGE_BYTES_MAX]).is_ok());
         assert!(lines.push(b"xx").is_err());

@@ -90,7 +90,7 @@ async fn begin(
         return Err(Error::new(Code::BadRequest, detail));
     }
     if name == MIX {
-        return Err(Error::new(Code::BadRequest, "`mix` is what the sound of a room is called that is mixed"));
+        return Err(Error::new(Code::BadRequest, "the name `mix` is reserved for the mixed audio of a room"));
     }
     check_type(&parts.headers, SDP)?;
     let accepted = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("*/*");
@@ -98,7 +98,9 @@ async fn begin(
     if !accepted.split(',').any(takes) {
         return Err(Error::new(Code::NotAcceptable, "the answer is `application/sdp`"));
     }
-    let Some(address) = parts.extensions.get::<std::sync::Arc<RequestConnection>>().map(|guest| guest.address) else {
+    let Some(address) =
+        parts.extensions.get::<std::sync::Arc<RequestConnection>>().map(|connection| connection.address)
+    else {
         return Err(Error::new(Code::BadRequest, "the address of the request is not known"));
     };
     let (permit, slot) = (conference.admission.limits.connect(address)?, conference.admission.admit(parts, &caller)?);
@@ -112,7 +114,7 @@ async fn begin(
             let joined = conference
                 .media
                 .with_switch(|switch, send| switch.join(known.as_str(), (&name, role), &offer, Instant::now(), send));
-            let no_port = "this server switches no media; `rtc.listen` says where it would";
+            let no_port = "this server has no port for media (`rtc.listen` is off)";
             let joined = joined.ok_or_else(|| Error::new(Code::NotFound, no_port))?;
             let (member, answer) = joined.map_err(|error| refused(&error))?;
             let session = Session { member, room: known, subject, generation: 1, _permit: permit, _slot: slot };
@@ -220,7 +222,7 @@ fn find(
 ) -> Result<(MemberId, u64), Error> {
     let sessions = conference.media.sessions.borrow();
     let session = sessions.get(secret).filter(|session| session.room == *room && session.subject == *subject);
-    let session = session.ok_or_else(|| Error::new(Code::NotFound, "there is no such session, or it has ended"))?;
+    let session = session.ok_or_else(|| Error::new(Code::NotFound, "the session does not exist, or it has ended"))?;
     Ok((session.member, session.generation))
 }
 
@@ -237,7 +239,7 @@ fn check_type(headers: &HeaderMap, wanted: &str) -> Result<(), Error> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(wanted) {
         true => Ok(()),
-        false => Err(Error::new(Code::Unsupported, format!("what is sent here is `Content-Type: {wanted}`"))),
+        false => Err(Error::new(Code::Unsupported, format!("expected `Content-Type: {wanted}`"))),
     }
 }
 
@@ -288,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_names_are_taken_only_whole() {
+    fn ice_credentials_are_taken_only_together() {
         let both = "a=ice-options:trickle\r\na=ice-ufrag:abcd\r\na=ice-pwd:0123456789012345678901\r\n";
         assert_eq!(names(both), Some(("abcd".into(), "0123456789012345678901".into())));
         for bad in ["", "a=ice-ufrag:abcd\r\n", &both.replace("abcd", "abc"), &both.replace("abcd", "ab cd\rx")] {
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_of_sessions_are_told_from_those_of_rooms() {
+    fn session_urls_differ_from_room_urls() {
         let is = |path: &str| Path::parse(path).map(|path| (path.room, matches!(path.place, Place::Session(_))));
         assert_eq!(is("/v1/rooms/a/whip"), Some(("a".into(), false)));
         assert_eq!(is("/v1/rooms/a/media/f00"), Some(("a".into(), true)));

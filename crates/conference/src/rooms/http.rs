@@ -74,7 +74,7 @@ impl<'a> Path<'a> {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Asked {
+struct JoinRequest {
     name: String,
     topology: Option<Topology>,
     role: Role,
@@ -83,7 +83,7 @@ struct Asked {
 /// Request to mute a participant for the whole room. An absent field changes nothing.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Mute {
+struct MuteRequest {
     audio: Option<bool>,
     video: Option<bool>,
 }
@@ -104,7 +104,7 @@ pub(crate) async fn answer(
     match path.rest {
         Rest::Room => {
             caller.may(Right::Subscribe, &room.state())?;
-            shown(conference, room).await
+            show(conference, room).await
         }
         Rest::Participants => join(conference, parts, body, &caller, room).await,
         Rest::Participant(id) => {
@@ -128,11 +128,11 @@ pub(crate) async fn answer(
     }
 }
 
-async fn shown(conference: &Rc<Conference>, room: RoomName) -> Result<Response, Error> {
+async fn show(conference: &Rc<Conference>, room: RoomName) -> Result<Response, Error> {
     let name = room.clone();
     let question = move |conference: Rc<Conference>| async move {
         let switched = conference.media.reports(&name);
-        let mut shown = match conference.rooms.with(&name, |room| Ok((room.state(), room.reports()))) {
+        let mut room_state = match conference.rooms.with(&name, |room| Ok((room.state(), room.reports()))) {
             Ok((mut state, reports)) => {
                 state["reports"] = reports;
                 state
@@ -144,8 +144,8 @@ async fn shown(conference: &Rc<Conference>, room: RoomName) -> Result<Response, 
             // Not an error: a page requests a room before the room exists, and browsers log every 404.
             Err(_) => json!({ "version": 0, "participants": [], "reports": {} }),
         };
-        shown["switch"] = json!(switched);
-        Ok(shown)
+        room_state["switch"] = json!(switched);
+        Ok(room_state)
     };
     Ok(json_answer(conference.ask(&room, question).await?.to_string()))
 }
@@ -160,7 +160,7 @@ async fn join(
     conference.rooms.config()?;
     let is_viewer = may_take_part(caller, &room)?;
     let asked = read_object(conference, parts, body, JOIN_BYTES_MAX).await?;
-    let Asked { name, topology, role } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
+    let JoinRequest { name, topology, role } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
     let role = if is_viewer { Role::Viewer } else { role };
     let mut chance = [[0; 16]; 2];
     for bytes in &mut chance {
@@ -168,15 +168,15 @@ async fn join(
     }
     let (since_ms, holder) = (conference.shard.engine.now_ms(), caller.holder.number());
     let join = Join { name, topology, role, since_ms, chance, holder };
-    let (asked, moderate) = (room.clone(), room.moderate());
-    let mut entered = conference.ask(&room, move |conference| enter(conference, asked, join)).await?;
+    let (room_name, moderate) = (room.clone(), room.moderate());
+    let mut joined = conference.ask(&room, move |conference| enter(conference, room_name, join)).await?;
     if caller.may(Right::Publish, &moderate).is_ok() {
-        entered["moderates"] = json!(if caller.anonymous { "as_host" } else { "always" });
+        joined["moderates"] = json!(if caller.anonymous { "as_host" } else { "always" });
     }
-    entered["ice_servers"] = json!(conference.ice_servers(caller));
-    let id = entered["participant"].as_str().unwrap_or_default();
+    joined["ice_servers"] = json!(conference.ice_servers(caller));
+    let id = joined["participant"].as_str().unwrap_or_default();
     let location = HeaderValue::from_str(&format!("/v1/rooms/{}/participants/{id}", room.as_str()));
-    let mut response = json_answer(entered.to_string());
+    let mut response = json_answer(joined.to_string());
     *response.status_mut() = StatusCode::CREATED;
     if let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
@@ -197,7 +197,8 @@ async fn enter(conference: Rc<Conference>, room: RoomName, join: Join) -> Result
     let published = changes::apply(&conference, &room);
     let at = async {
         let inbox = inbox.await?;
-        let state = published.ok_or_else(|| Error::new(Code::Internal, "a join has changed nothing"))?.await?;
+        let state =
+            published.ok_or_else(|| Error::new(Code::Internal, "a join did not change the state of the room"))?.await?;
         Ok::<_, Error>([(room.state(), state), (room.inbox(id), inbox), (room.chat(), chat), (room.data(), data)])
     };
     match at.await {
@@ -248,15 +249,15 @@ async fn signals(
     let key = parts.headers.get("idempotency-key").map(HeaderValue::to_str).transpose();
     let key = key.map_err(|_| Error::new(Code::BadRequest, "`Idempotency-Key` is ASCII"))?;
     if key.is_some_and(|key| key.len() > 64) {
-        return Err(Error::new(Code::TooLarge, "here an idempotency key has at most 64 bytes"));
+        return Err(Error::new(Code::TooLarge, "`Idempotency-Key` of a signal is longer than 64 bytes"));
     }
     let key = key.map(|key| format!("{from}/{key}").into_boxed_str());
     let mut fields = read_object(conference, parts, body, config.signal_bytes_max).await?;
     let Some(Value::String(to)) = fields.remove("to") else {
-        return Err(Error::new(Code::BadRequest, "`to` says whom a signal is for"));
+        return Err(Error::new(Code::BadRequest, "a signal needs `to`: the id of its receiver, or `switch`"));
     };
     if ["description", "candidate", "bye"].iter().filter(|kind| fields.contains_key(**kind)).count() != 1 {
-        return Err(Error::new(Code::BadRequest, "a signal has a `description`, a `candidate` or a `bye`"));
+        return Err(Error::new(Code::BadRequest, "a signal needs exactly one of `description`, `candidate` and `bye`"));
     }
     let name = room.clone();
     let guests =
@@ -320,9 +321,9 @@ async fn mute(
     host: Option<String>,
 ) -> Result<Response, Error> {
     let asked = read_object(conference, parts, body, JOIN_BYTES_MAX).await?;
-    let Mute { audio, video } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
+    let MuteRequest { audio, video } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
     if audio.or(video).is_none() {
-        return Err(Error::new(Code::BadRequest, "`audio` and `video` say what is muted (true) or no more (false)"));
+        return Err(Error::new(Code::BadRequest, "a mute needs `audio` or `video`: true mutes, false lifts the mute"));
     }
     let name = room.clone();
     let question = move |conference: Rc<Conference>| async move {
@@ -349,7 +350,7 @@ fn may_take_part(caller: &Caller, room: &RoomName) -> Result<bool, Error> {
 fn secret(parts: &Parts) -> Result<String, Error> {
     let secret = parts.headers.get(SECRET).and_then(|secret| secret.to_str().ok());
     secret.map(str::to_owned).ok_or_else(|| {
-        Error::new(Code::Forbidden, "show the secret that joining has given you, as `Millrace-Participant: ..`")
+        Error::new(Code::Forbidden, "send the `secret` of the join response, as `Millrace-Participant: SECRET`")
     })
 }
 
@@ -375,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_taken_apart() {
+    fn room_paths_are_parsed() {
         let rest = |path| Path::parse(path).map(|path| (path.room, path.rest));
         assert_eq!(rest("/v1/rooms/a"), Some(("a", Rest::Room)));
         assert_eq!(rest("/v1/rooms/a/participants"), Some(("a", Rest::Participants)));

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_room_has_a_name_of_one_level() {
+    fn room_name_is_one_level() {
         assert_eq!(RoomName::parse("a").map(|name| name.inbox("7").to_string()), Ok("rooms/a/inbox/7".into()));
         for name in ["", "a/b", "+", "#", "a\nb", &"x".repeat(250)] {
             assert!(RoomName::parse(name).is_err(), "{name}");

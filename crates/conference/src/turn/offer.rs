@@ -79,7 +79,8 @@ pub(crate) fn answer(offer: Option<&Offer>, parts: &Parts, caller: &Caller) -> R
         return Err(Error::new(Code::NotFound, "this server has no TURN server (`turn.listen` is empty)"));
     };
     let servers = offer.ice_servers(&caller.grant, unix_s());
-    let body = serde_json::to_string(&servers).map_err(|_| Error::new(Code::Internal, "it cannot be said"))?;
+    let body = serde_json::to_string(&servers)
+        .map_err(|_| Error::new(Code::Internal, "the response cannot be encoded as JSON"))?;
     let mut response = json(body);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)

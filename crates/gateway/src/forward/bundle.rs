@@ -53,7 +53,7 @@ impl Bundle {
             Err(_) => EncodedMessage { peer, data: BASE64_STANDARD.encode(message).into(), encoding: Some(BASE64) },
         };
         self.begin_item();
-        serde_json::to_writer(&mut self.text, &written).expect("strings are JSON, and memory takes them");
+        serde_json::to_writer(&mut self.text, &written).expect("strings are JSON, and writing to memory cannot fail");
         self.count += 1;
     }
 
@@ -143,6 +143,6 @@ mod tests {
             assert_eq!(parts(bad), None, "{}", String::from_utf8_lossy(bad));
         }
         let other = br#"[{"peer":"a","data":"x","encoding":"rot13"}]"#;
-        assert_eq!(parts(other), None, "an encoding that nobody knows");
+        assert_eq!(parts(other), None, "an unknown encoding");
     }
 }

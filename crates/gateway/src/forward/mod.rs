@@ -14,7 +14,7 @@ use std::{
 
 pub use bundle::{Bundle, BundledMessage, parts};
 
-use crate::Lane;
+use millrace_rtc::Lane;
 
 /// Maximum size of a device's message, in bytes. In a bundle it can become six times as long, which all current
 /// WebRTC implementations still accept.
@@ -24,7 +24,7 @@ pub const BUNDLE_BYTES_MAX: usize = 256 * 1024;
 /// Maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 /// Cost of a queued message in bytes, in addition to its content.
-const WAITING_BYTES: usize = 64;
+const MESSAGE_OVERHEAD: usize = 64;
 
 /// Mode and limits of forwarding, the same for all peers.
 ///
@@ -44,7 +44,7 @@ pub struct Config {
     /// sent alone.
     pub bundle_bytes_max: usize,
     /// Maximum bytes queued for a slow receiver; when the queue is full, the oldest messages are dropped.
-    pub waiting_bytes_max: usize,
+    pub queue_bytes_max: usize,
     pub peers_max: usize,
 }
 
@@ -55,7 +55,7 @@ impl Default for Config {
             splits: false,
             window: Duration::from_millis(250),
             bundle_bytes_max: 16 * 1024,
-            waiting_bytes_max: 1 << 20,
+            queue_bytes_max: 1 << 20,
             peers_max: 256,
         }
     }
@@ -80,9 +80,9 @@ pub struct PeerOptions {
 pub enum Refused {
     #[error("a name has 1 to {NAME_BYTES_MAX} bytes and no control characters")]
     BadName,
-    #[error("there is a peer of this name already")]
-    Taken,
-    #[error("the gateway has as many peers as it may; try again")]
+    #[error("another peer with this name is connected; choose another name")]
+    NameTaken,
+    #[error("the gateway has reached its maximum number of peers; try again later")]
     Full,
 }
 
@@ -96,7 +96,7 @@ pub struct Message {
     /// Number of device messages that it contains.
     count: u64,
     /// Number of dropped messages that it reports.
-    told: u64,
+    reported_lost: u64,
 }
 
 /// Message counters since the start. A gathered message counts as one when it is received and when it is sent.
@@ -134,47 +134,47 @@ pub struct Forwarder {
     serial: u64,
     /// Deadlines of bundles, earliest first, because all windows are equally long. The entry of a bundle that was
     /// sent early stays until it is polled.
-    dues: VecDeque<(Instant, PeerId)>,
+    deadlines: VecDeque<(Instant, PeerId)>,
     ready: VecDeque<PeerId>,
     stats: Stats,
 }
 
 #[derive(Default)]
 struct Entry {
-    ticket: PeerOptions,
-    waiting: VecDeque<Message>,
-    waiting_bytes: usize,
+    options: PeerOptions,
+    queue: VecDeque<Message>,
+    queue_bytes: usize,
     bundle: Bundle,
     due: Option<Instant>,
     /// Number of dropped messages that no bundle has reported yet.
-    untold: u64,
+    unreported_lost: u64,
     is_ready: bool,
 }
 
 impl Forwarder {
     pub fn new(config: Config) -> Self {
-        let (peers, by_name, dues, ready, stats) = Default::default();
-        Self { config, peers, by_name, serial: 0, dues, ready, stats }
+        let (peers, by_name, deadlines, ready, stats) = Default::default();
+        Self { config, peers, by_name, serial: 0, deadlines, ready, stats }
     }
 
     /// Adds a peer. From now on, messages to this peer are queued.
     ///
     /// Errors: the reason why the peer cannot join.
-    pub fn join(&mut self, ticket: PeerOptions) -> Result<PeerId, Refused> {
+    pub fn join(&mut self, options: PeerOptions) -> Result<PeerId, Refused> {
         let is_name = |name: &str| (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control);
-        if !is_name(&ticket.name) || !ticket.to.as_deref().is_none_or(is_name) {
+        if !is_name(&options.name) || !options.to.as_deref().is_none_or(is_name) {
             return Err(Refused::BadName);
         }
-        if self.by_name.contains_key(&ticket.name) {
-            return Err(Refused::Taken);
+        if self.by_name.contains_key(&options.name) {
+            return Err(Refused::NameTaken);
         }
         if self.peers.len() >= self.config.peers_max {
             return Err(Refused::Full);
         }
         self.serial += 1;
         let id = PeerId(self.serial);
-        self.by_name.insert(ticket.name.clone(), id);
-        self.peers.insert(id, Entry { ticket, ..Entry::default() });
+        self.by_name.insert(options.name.clone(), id);
+        self.peers.insert(id, Entry { options, ..Entry::default() });
         Ok(id)
     }
 
@@ -182,18 +182,18 @@ impl Forwarder {
     /// discarded.
     pub fn leave(&mut self, id: PeerId) {
         let Some(entry) = self.peers.remove(&id) else { return };
-        self.by_name.remove(&entry.ticket.name);
-        let waiting = entry.waiting.iter().map(|message| message.count).sum::<u64>();
-        self.stats.nowhere += waiting + entry.bundle.count();
+        self.by_name.remove(&entry.options.name);
+        let queued = entry.queue.iter().map(|message| message.count).sum::<u64>();
+        self.stats.nowhere += queued + entry.bundle.count();
     }
 
     /// Handles a message from this peer.
     pub fn handle_message(&mut self, now: Instant, from: PeerId, lane: Lane, bytes: Vec<u8>) {
         let Self { config, peers, by_name, stats, .. } = self;
-        let Some(Entry { ticket, .. }) = peers.get(&from) else { return };
+        let Some(Entry { options, .. }) = peers.get(&from) else { return };
         stats.received += 1;
         stats.received_bytes += bytes.len() as u64;
-        let Some(to) = &ticket.to else {
+        let Some(to) = &options.to else {
             match config.splits {
                 true => self.split(lane, &bytes),
                 false => stats.nowhere += 1,
@@ -209,24 +209,24 @@ impl Forwarder {
             return;
         };
         if !config.gathers {
-            return self.put(to, Message::of(lane, bytes));
+            return self.enqueue(to, Message::of(lane, bytes));
         }
-        let is_urgent = ticket.urgent.as_ref().is_some_and(|mark| bytes.starts_with(mark));
-        let name = ticket.name.clone();
+        let is_urgent = options.urgent.as_ref().is_some_and(|prefix| bytes.starts_with(prefix));
+        let name = options.name.clone();
         self.gather(now, &name, to, &bytes, is_urgent);
     }
 
     fn gather(&mut self, now: Instant, from: &str, to: PeerId, bytes: &[u8], is_urgent: bool) {
         let bundle_bytes_max = self.config.bundle_bytes_max;
-        let mut alone = Bundle::default();
-        alone.push(from, bytes);
-        let held = self.peers.get(&to).map_or(0, |entry| entry.bundle.bytes());
-        if held > 0 && held + alone.bytes() + 1 > bundle_bytes_max {
+        let mut single = Bundle::default();
+        single.push(from, bytes);
+        let gathered_bytes = self.peers.get(&to).map_or(0, |entry| entry.bundle.bytes());
+        if gathered_bytes > 0 && gathered_bytes + single.bytes() + 1 > bundle_bytes_max {
             self.release(to);
         }
         let Some(entry) = self.peers.get_mut(&to) else { return };
         if entry.bundle.count() == 0 {
-            let lost = std::mem::take(&mut entry.untold);
+            let lost = std::mem::take(&mut entry.unreported_lost);
             if lost > 0 {
                 entry.bundle.push_lost(lost);
             }
@@ -238,7 +238,7 @@ impl Forwarder {
         } else if entry.due.is_none() {
             let due = now + self.config.window;
             entry.due = Some(due);
-            self.dues.push_back((due, to));
+            self.deadlines.push_back((due, to));
         }
     }
 
@@ -246,11 +246,11 @@ impl Forwarder {
     fn release(&mut self, to: PeerId) {
         let Some(entry) = self.peers.get_mut(&to) else { return };
         entry.due = None;
-        let (count, told) = (entry.bundle.count(), entry.bundle.lost());
+        let (count, reported_lost) = (entry.bundle.count(), entry.bundle.lost());
         if count > 0 {
             self.stats.gathered_bundles += 1;
             let bytes = entry.bundle.take();
-            self.put(to, Message { lane: Lane::Session, is_text: true, bytes, count, told });
+            self.enqueue(to, Message { lane: Lane::Session, is_text: true, bytes, count, reported_lost });
         }
     }
 
@@ -263,21 +263,21 @@ impl Forwarder {
         self.stats.split_bundles += 1;
         for BundledMessage { peer, message } in parts {
             match self.by_name.get(&peer).copied() {
-                Some(to) => self.put(to, Message::of(lane, message)),
+                Some(to) => self.enqueue(to, Message::of(lane, message)),
                 None => self.stats.nowhere += 1,
             }
         }
     }
 
-    fn put(&mut self, to: PeerId, message: Message) {
+    fn enqueue(&mut self, to: PeerId, message: Message) {
         let Self { config, peers, ready, stats, .. } = self;
         let Some(entry) = peers.get_mut(&to) else { return };
-        entry.waiting_bytes += message.cost();
-        entry.waiting.push_back(message);
-        while entry.waiting_bytes > config.waiting_bytes_max && entry.waiting.len() > 1 {
-            let Some(oldest) = entry.waiting.pop_front() else { break };
-            entry.waiting_bytes -= oldest.cost();
-            entry.untold += oldest.count + oldest.told;
+        entry.queue_bytes += message.cost();
+        entry.queue.push_back(message);
+        while entry.queue_bytes > config.queue_bytes_max && entry.queue.len() > 1 {
+            let Some(oldest) = entry.queue.pop_front() else { break };
+            entry.queue_bytes -= oldest.cost();
+            entry.unreported_lost += oldest.count + oldest.reported_lost;
             stats.lost += oldest.count;
         }
         if !std::mem::replace(&mut entry.is_ready, true) {
@@ -287,17 +287,18 @@ impl Forwarder {
 
     /// Returns when [`Forwarder::handle_timeout`] must be called, or `None` if no bundle is pending.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
-        while let Some((due, id)) = self.dues.front() {
+        while let Some((due, id)) = self.deadlines.front() {
             if self.peers.get(id).is_some_and(|entry| entry.due == Some(*due)) {
                 return Some(*due);
             }
-            self.dues.pop_front();
+            self.deadlines.pop_front();
         }
         None
     }
 
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some((_, id)) = self.poll_timeout().filter(|due| *due <= now).and_then(|_| self.dues.pop_front()) {
+        while let Some((_, id)) = self.poll_timeout().filter(|due| *due <= now).and_then(|_| self.deadlines.pop_front())
+        {
             self.release(id);
         }
     }
@@ -311,8 +312,8 @@ impl Forwarder {
     pub fn poll_output(&mut self, id: PeerId) -> Option<Message> {
         let entry = self.peers.get_mut(&id)?;
         entry.is_ready = false;
-        let message = entry.waiting.pop_front()?;
-        entry.waiting_bytes -= message.cost();
+        let message = entry.queue.pop_front()?;
+        entry.queue_bytes -= message.cost();
         self.stats.sent += message.count;
         self.stats.sent_bytes += message.bytes.len() as u64;
         Some(message)
@@ -329,10 +330,10 @@ impl Forwarder {
 
 impl Message {
     fn of(lane: Lane, bytes: Vec<u8>) -> Self {
-        Self { lane, is_text: std::str::from_utf8(&bytes).is_ok(), bytes, count: 1, told: 0 }
+        Self { lane, is_text: std::str::from_utf8(&bytes).is_ok(), bytes, count: 1, reported_lost: 0 }
     }
 
     fn cost(&self) -> usize {
-        self.bytes.len() + WAITING_BYTES
+        self.bytes.len() + MESSAGE_OVERHEAD
     }
 }

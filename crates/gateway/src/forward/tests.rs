@@ -8,7 +8,6 @@ struct Bench {
 }
 
 impl Bench {
-    #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
     fn new(config: Config) -> Self {
         Self { forwarder: Forwarder::new(config), now: Instant::now() }
     }
@@ -18,8 +17,8 @@ impl Bench {
     }
 
     fn join(&mut self, name: &str, to: Option<&str>) -> PeerId {
-        let ticket = PeerOptions { name: name.into(), to: to.map(Into::into), urgent: Some(b"!".to_vec()) };
-        self.forwarder.join(ticket).expect("a free name")
+        let options = PeerOptions { name: name.into(), to: to.map(Into::into), urgent: Some(b"!".to_vec()) };
+        self.forwarder.join(options).expect("a free name")
     }
 
     fn send(&mut self, from: PeerId, text: &str) {
@@ -33,15 +32,15 @@ impl Bench {
         }
     }
 
-    fn heard(&mut self, id: PeerId) -> Vec<Vec<u8>> {
+    fn received(&mut self, id: PeerId) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.forwarder.poll_output(id)).map(|message| message.bytes).collect()
     }
 
     /// Returns the bundles that a peer has received, with each message as `sender text`.
     fn bundles(&mut self, id: PeerId) -> Vec<Vec<String>> {
-        let said = |part: BundledMessage| format!("{} {}", part.peer, String::from_utf8_lossy(&part.message));
-        let read = |text: Vec<u8>| parts(&text).expect("a bundle").into_iter().map(said).collect();
-        self.heard(id).into_iter().map(read).collect()
+        let text = |part: BundledMessage| format!("{} {}", part.peer, String::from_utf8_lossy(&part.message));
+        let read = |bundle: Vec<u8>| parts(&bundle).expect("a bundle").into_iter().map(text).collect();
+        self.received(id).into_iter().map(read).collect()
     }
 }
 
@@ -51,7 +50,7 @@ fn message_goes_to_named_receiver() {
     let (a, b, c) = (bench.join("a", Some("b")), bench.join("b", Some("a")), bench.join("c", None));
     bench.send(a, "to b");
     bench.send(b, "to a");
-    bench.send(c, "to nobody");
+    bench.send(c, "without a receiver");
     bench.forwarder.handle_message(bench.now, a, Lane::Latest, vec![0, 255]);
     assert_eq!(
         [bench.forwarder.poll_ready(), bench.forwarder.poll_ready(), bench.forwarder.poll_ready()],
@@ -61,7 +60,7 @@ fn message_goes_to_named_receiver() {
     assert_eq!((first.lane, first.is_text, &first.bytes[..]), (Lane::Session, true, &b"to b"[..]));
     let second = bench.forwarder.poll_output(b).expect("a message");
     assert_eq!((second.lane, second.is_text, &second.bytes[..]), (Lane::Latest, false, &[0, 255][..]));
-    assert_eq!((bench.heard(a), bench.heard(b).len(), bench.heard(c).len()), (vec![b"to a".to_vec()], 0, 0));
+    assert_eq!((bench.received(a), bench.received(b).len(), bench.received(c).len()), (vec![b"to a".to_vec()], 0, 0));
     let stats = bench.forwarder.stats();
     assert_eq!((stats.received, stats.sent, stats.nowhere), (4, 3, 1));
     bench.forwarder.leave(b);
@@ -100,7 +99,7 @@ fn bundle_is_sent_before_size_limit() {
     for _ in 0..20 {
         bench.send(a, "0123456789");
     }
-    let sizes: Vec<usize> = bench.heard(up).iter().map(Vec::len).collect();
+    let sizes: Vec<usize> = bench.received(up).iter().map(Vec::len).collect();
     assert!(sizes.len() >= 3 && sizes.iter().all(|size| *size <= limit), "{sizes:?}");
     // A message that is larger than the limit is sent at once and alone, after the earlier messages.
     bench.send(a, &"x".repeat(2 * limit));
@@ -138,16 +137,16 @@ fn bundle_is_split_by_receiver() {
     for n in 0..10 {
         bundle.push(&format!("arm-{n}"), format!("move {n}").as_bytes());
     }
-    bundle.push("nobody", b"x");
+    bundle.push("unknown", b"x");
     bundle.push("arm-3", &[255]);
     bench.forwarder.handle_message(bench.now, hub, Lane::Session, bundle.take());
     for (n, arm) in arms.iter().enumerate() {
         let mut wanted = vec![format!("move {n}").into_bytes()];
         wanted.extend((n == 3).then(|| vec![255]));
-        assert_eq!(bench.heard(*arm), wanted, "{n}");
+        assert_eq!(bench.received(*arm), wanted, "{n}");
     }
     bench.send(arms[0], "as it is");
-    assert_eq!(bench.heard(hub), [b"as it is"]);
+    assert_eq!(bench.received(hub), [b"as it is"]);
     bench.send(hub, "no bundle");
     let stats = bench.forwarder.stats();
     assert_eq!((stats.split_bundles, stats.nowhere, stats.refused), (1, 1, 1));
@@ -160,10 +159,10 @@ fn data_flows_both_ways_at_once() {
     bench.send(a, "1");
     bench.send(b, "2");
     bench.wait_ms(250);
-    let gathered = bench.heard(up).remove(0);
+    let gathered = bench.received(up).remove(0);
     // Another gateway can split what one gateway has gathered. Here the messages return to their senders.
     bench.forwarder.handle_message(bench.now, up, Lane::Session, gathered);
-    assert_eq!((bench.heard(a), bench.heard(b)), (vec![b"1".to_vec()], vec![b"2".to_vec()]));
+    assert_eq!((bench.received(a), bench.received(b)), (vec![b"1".to_vec()], vec![b"2".to_vec()]));
 }
 
 /// Deterministic sequence of pseudo-random numbers.
@@ -185,13 +184,13 @@ fn messages_arrive_once_and_in_order() {
         let ups = [bench.join("up-0", None), bench.join("up-1", None)];
         let senders: Vec<PeerId> =
             (0..5).map(|n| bench.join(&format!("{n}"), Some(&format!("up-{}", n % 2)))).collect();
-        let (mut sent, mut came) = ([0; 5], vec![Vec::new(); 5]);
+        let (mut sent, mut received) = ([0; 5], vec![Vec::new(); 5]);
         for _ in 0..1000 {
-            let who = dice.below(5) as usize;
+            let sender = dice.below(5) as usize;
             let mark = if dice.below(20) == 0 { "!" } else { "" };
-            let text = format!("{mark}{}{}", sent[who], "\n".repeat(dice.below(40) as usize));
-            bench.send(senders[who], &text);
-            sent[who] += 1;
+            let text = format!("{mark}{}{}", sent[sender], "\n".repeat(dice.below(40) as usize));
+            bench.send(senders[sender], &text);
+            sent[sender] += 1;
             bench.wait_ms(dice.below(30));
             let due = bench.forwarder.poll_timeout();
             assert!(
@@ -199,51 +198,51 @@ fn messages_arrive_once_and_in_order() {
                 "seed {seed}"
             );
             for up in ups {
-                for said in bench.bundles(up).concat() {
-                    let (from, text) = said.split_once(' ').expect("a sender");
+                for entry in bench.bundles(up).concat() {
+                    let (from, text) = entry.split_once(' ').expect("a sender");
                     let number: u64 = text.trim_matches(['!', '\n']).parse().expect("a number");
-                    came[from.parse::<usize>().expect("a number")].push(number);
+                    received[from.parse::<usize>().expect("a number")].push(number);
                 }
             }
         }
         bench.wait_ms(250);
         for up in ups {
-            for said in bench.bundles(up).concat() {
-                let (from, text) = said.split_once(' ').expect("a sender");
-                came[from.parse::<usize>().expect("a number")]
+            for entry in bench.bundles(up).concat() {
+                let (from, text) = entry.split_once(' ').expect("a sender");
+                received[from.parse::<usize>().expect("a number")]
                     .push(text.trim_matches(['!', '\n']).parse().expect("a number"));
             }
         }
-        for who in 0..5 {
-            assert_eq!(came[who], (0..sent[who]).collect::<Vec<u64>>(), "seed {seed}, sender {who}");
+        for sender in 0..5 {
+            assert_eq!(received[sender], (0..sent[sender]).collect::<Vec<u64>>(), "seed {seed}, sender {sender}");
         }
     }
 }
 
 #[test]
 fn stalled_receiver_has_bounded_queue_and_gap_report() {
-    let waiting_bytes_max = 4096;
-    let mut bench = Bench::new(Config { gathers: true, bundle_bytes_max: 300, waiting_bytes_max, ..Config::default() });
+    let queue_bytes_max = 4096;
+    let mut bench = Bench::new(Config { gathers: true, bundle_bytes_max: 300, queue_bytes_max, ..Config::default() });
     let (a, up) = (bench.join("a", Some("up")), bench.join("up", None));
     for n in 0..1000 {
         bench.send(a, &format!("{n:0100}"));
     }
     bench.wait_ms(250);
     let entry = &bench.forwarder.peers[&up];
-    let held: usize = entry.waiting.iter().map(|message| message.bytes.len()).sum();
-    assert!(held <= waiting_bytes_max && entry.waiting.len() > 5, "{held} bytes");
+    let queued: usize = entry.queue.iter().map(|message| message.bytes.len()).sum();
+    assert!(queued <= queue_bytes_max && entry.queue.len() > 5, "{queued} bytes");
     let lost = bench.forwarder.stats().lost;
     // A receiver that continues to read gets a report of every dropped message.
     bench.send(a, "next");
     bench.wait_ms(250);
-    let (mut came, mut told) = (Vec::new(), 0);
-    for text in bench.heard(up) {
+    let (mut received, mut reported) = (Vec::new(), 0);
+    for text in bench.received(up) {
         let items: Vec<serde_json::Value> = serde_json::from_slice(&text).expect("JSON");
-        told += items.iter().filter_map(|item| item["lost"].as_u64()).sum::<u64>();
-        came.extend(parts(&text).expect("a bundle"));
+        reported += items.iter().filter_map(|item| item["lost"].as_u64()).sum::<u64>();
+        received.extend(parts(&text).expect("a bundle"));
     }
-    assert!(lost > 900 && came[came.len() - 2].message.ends_with(b"999"), "the oldest gave way");
-    assert_eq!((came.len() as u64 + lost, told), (1001, lost));
+    assert!(lost > 900 && received[received.len() - 2].message.ends_with(b"999"), "the oldest messages are dropped");
+    assert_eq!((received.len() as u64 + lost, reported), (1001, lost));
 }
 
 #[test]
@@ -253,7 +252,7 @@ fn rejected_join_has_reason() {
         bench.forwarder.join(PeerOptions { name: name.into(), to: to.map(Into::into), urgent: None })
     };
     assert!(join("a", Some("b")).is_ok());
-    assert_eq!(join("a", None), Err(Refused::Taken));
+    assert_eq!(join("a", None), Err(Refused::NameTaken));
     for (name, to) in [("", None), ("x\n", None), ("y", Some("")), (&"z".repeat(65)[..], None)] {
         assert_eq!(join(name, to), Err(Refused::BadName));
     }

@@ -79,7 +79,7 @@ struct Rules {
 /// A verified token.
 pub struct Verified {
     pub grant: Arc<Grant>,
-    /// Source of the key that verified it, for messages to people.
+    /// Source of the key that verified it, for messages to the operator.
     pub by: String,
 }
 

@@ -45,7 +45,7 @@ pub fn bind(config: &Config) -> anyhow::Result<(Sockets, Option<Tls>, Arc<Limits
     let listeners = check_free(server.listen).and_then(|()| Listener::bind(server.listen, shards));
     let listeners = listeners.with_context(|| taken(server.listen))?;
     let address = listeners[0].address()?;
-    let tls = Tls::load(&config.tls, shards).context("TLS cannot be spoken")?;
+    let tls = Tls::load(&config.tls, shards).context("cannot set up TLS")?;
     let udp = match server.udp.as_str() {
         "" => None,
         address => Some(bind_udp(address.parse()?).with_context(|| format!("cannot receive datagrams on {address}"))?),
@@ -57,7 +57,7 @@ pub fn bind(config: &Config) -> anyhow::Result<(Sockets, Option<Tls>, Arc<Limits
         None => Vec::new(),
     };
     let agent = bind_optional(&server.agent, "answer agent checks")?;
-    let admin = bind_optional(&config.admin.listen, "answer operators")?;
+    let admin = bind_optional(&config.admin.listen, "serve the admin API")?;
     let turn = Turn::open(config, &own, tls.as_ref(), limits.clone())?;
     Ok((Sockets { address, listeners, udp, rtc, turn, agent, admin }, tls, limits))
 }
@@ -94,7 +94,7 @@ pub fn urls(scheme: &str, address: SocketAddr) -> Vec<String> {
 
 /// Returns the error for a listen address that cannot be bound.
 pub fn taken(address: SocketAddr) -> String {
-    format!("cannot listen on {address}: is another server there?")
+    format!("cannot listen on {address}; another program may use the address")
 }
 
 /// Checks that the address is free. The shards share one port, and the kernel would let a second server of the same

@@ -8,6 +8,8 @@ mod build;
 mod spawn;
 
 use std::{
+    fmt,
+    io::{self, Write as _},
     net::SocketAddr,
     sync::{
         Arc,
@@ -26,7 +28,7 @@ use crate::{
     auth::Auth,
     memory,
     metrics::ShardMetrics,
-    reload::{Reload, changes},
+    reload::{Reload, changes, in_effect},
     secure,
     tls::Tls,
 };
@@ -115,27 +117,16 @@ impl Running {
         }
         self.auth.apply(auth);
         for (key, at_once) in changes(&self.config, &config) {
-            match at_once && (is_same_source || !key.starts_with("tls.")) {
+            match at_once {
                 true => tracing::info!(key, "setting changed"),
                 false => tracing::warn!(key, "setting changed, but takes effect only after a restart"),
             }
         }
-        let mut apportioned = config.clone();
+        self.config = in_effect(&self.config, &config);
+        let mut apportioned = self.config.clone();
         memory::apportion(&mut apportioned);
+        self.threads.controls.shown.send_replace(apportioned.shown());
         self.threads.controls.limits.send_replace(apportioned.limits);
-        // A change that needs a restart is reported again at the next reload.
-        self.config.auth = config.auth;
-        for (name, namespace) in config.namespaces {
-            self.config.namespaces.entry(name).or_default().anonymous = namespace.anonymous;
-        }
-        self.config.limits = config.limits;
-        if is_same_source {
-            let acme = std::mem::take(&mut self.config.tls.acme);
-            self.config.tls = crate::tls::Config { acme, ..config.tls };
-        }
-        self.config.drain = config.drain;
-        self.config.log.level = config.log.level;
-        self.threads.controls.shown.send_replace(self.config.shown());
         tracing::info!("configuration reloaded");
     }
 
@@ -171,12 +162,12 @@ pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
     let mut running = start(config)?;
     // Scripts wait for this line.
     let scheme = if running.tls.is_some() { "https" } else { "http" };
-    println!("listening on {scheme}://{}", running.address);
+    announce(format_args!("listening on {scheme}://{}", running.address));
     for url in urls(scheme, running.address).iter().filter(|_| running.address.ip().is_unspecified()) {
-        println!("reachable at {url}");
+        announce(format_args!("reachable at {url}"));
     }
     if let Some(address) = running.admin {
-        println!("admin on http://{address}");
+        announce(format_args!("admin on http://{address}"));
     }
     let mut ended = running.threads.controls.ended.subscribe();
     loop {
@@ -194,4 +185,9 @@ pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
         _ = interrupt.recv() => {}
     }
     Ok(())
+}
+
+/// Prints a line to standard output. The server continues if standard output is closed, for example by `head`.
+fn announce(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stdout().lock(), "{line}");
 }

@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shard_that_panics_is_noticed() {
+    fn shard_panic_is_reported() {
         let (ending, ended) = watch::channel(false);
         let thread = std::thread::spawn(move || {
             let _ends = Ends(ending);

@@ -47,7 +47,7 @@ fn with(change: Value) -> Value {
 }
 
 #[tokio::test]
-async fn tokens_of_other_libraries_are_good() {
+async fn tokens_of_other_libraries_are_accepted() {
     let made = made_elsewhere();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let files: Vec<_> = made["public"].as_object().unwrap().values().map(|pem| file(&text(pem))).collect();
@@ -82,7 +82,7 @@ async fn tokens_of_other_libraries_are_good() {
 }
 
 #[tokio::test]
-async fn what_is_no_good_token_is_refused() {
+async fn invalid_tokens_are_refused() {
     let (rsa_pem, made) = (made_elsewhere()["public"]["RS256"].as_str().unwrap().to_owned(), made_elsewhere());
     let rs256 = made["tokens"]["jose"]["RS256"].as_str().unwrap();
     let p256 = generate(Algorithm::Es256).unwrap();
@@ -212,7 +212,7 @@ async fn what_is_no_good_token_is_refused() {
 }
 
 #[tokio::test]
-async fn clocks_may_differ_a_little() {
+async fn small_clock_difference_is_tolerated() {
     let auth = auth(&secret());
     for (claims, is_good) in [
         (with(json!({ "exp": NOW - 9 })), true),
@@ -226,7 +226,7 @@ async fn clocks_may_differ_a_little() {
 }
 
 #[tokio::test]
-async fn a_token_that_only_says_who_gets_the_default() {
+async fn token_without_permissions_gets_default() {
     let default = Rights { publish: vec!["cars/{sub}/#".into()], ..Rights::default() };
     let auth = auth(&Config { default, ..secret() });
     let mut claims = claims();
@@ -239,7 +239,7 @@ async fn a_token_that_only_says_who_gets_the_default() {
 }
 
 #[tokio::test]
-async fn api_keys_grant_what_is_configured() {
+async fn api_keys_have_configured_permissions() {
     let key = generate_api_key().unwrap();
     let grants = Rights { publish: vec!["orders/#".into()], ..Rights::default() };
     let config = ApiKey { sha256: encode_hash(&hash_api_key(&key)), grants };
@@ -255,7 +255,7 @@ async fn api_keys_grant_what_is_configured() {
 }
 
 #[tokio::test]
-async fn what_was_revoked_is_refused_at_once() {
+async fn revoked_tokens_are_refused_at_once() {
     let auth = auth(&secret());
     let (changes, token) = (auth.revocations(), hs256().sign(&claims(), None).unwrap());
     let grant = verify(&auth, &token).await.unwrap();
@@ -270,7 +270,7 @@ async fn what_was_revoked_is_refused_at_once() {
 }
 
 #[test]
-fn whoever_shows_nothing_gets_what_namespaces_say() {
+fn anonymous_clients_get_permissions_of_namespaces() {
     let open = rights("news", &[Right::Subscribe]);
     let is_open = |config: &Config, anonymous| {
         let grant = Auth::new(config, &anonymous, || NOW).unwrap().anonymous();
@@ -292,7 +292,7 @@ fn whoever_shows_nothing_gets_what_namespaces_say() {
 }
 
 #[tokio::test]
-async fn keys_in_files_rotate_without_a_restart() {
+async fn key_files_rotate_without_restart() {
     let [old, new] = [(); 2].map(|()| generate(Algorithm::EdDsa).unwrap());
     let sign = |pair: &millrace_server::auth::Pair| {
         SigningKey::parse(pair.private.as_bytes()).unwrap().sign(&claims(), None).unwrap()

@@ -47,8 +47,11 @@ impl<'a> Query<'a> {
         for (i, (name, _)) in pairs.iter().enumerate() {
             // `token` is handled elsewhere. `_` is ignored: it only bypasses caches.
             if !["_", "token"].contains(&name.as_ref()) && !known.contains(&name.as_ref()) {
-                let detail = format!("unknown parameter; this URL knows {}", known.join(", "));
-                return Err(Error::new(Code::BadRequest, detail));
+                let allowed = match known {
+                    [] => "this URL has no parameters".to_owned(),
+                    _ => format!("the parameters of this URL are {}", known.join(", ")),
+                };
+                return Err(Error::new(Code::BadRequest, format!("unknown parameter `{name}`; {allowed}")));
             }
             if name != "channel" && pairs[..i].iter().any(|(other, _)| other == name) {
                 return Err(Error::new(Code::BadRequest, format!("`{name}` is there twice")));

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_client::data_channel::{Connection, Heard, OpenError};
+use millrace_client::data_channel::{Connection, OpenError, ReceivedLine};
 use millrace_rtc::{Event, Lane, Outputs, Peer};
 use millrace_server::config::Secret;
 use serde_json::{Value, json};
@@ -35,14 +35,14 @@ async fn post(server: &Server, headers: &[(&str, &str)], body: String) -> Answer
 }
 
 async fn heard(connection: &mut Connection) -> (Lane, Value) {
-    let Heard { line, lane } = within(connection.next()).await.expect("an open connection");
+    let ReceivedLine { line, lane } = within(connection.next()).await.expect("an open connection");
     (lane, serde_json::from_str(&line).expect("a line of JSON"))
 }
 
 /// Subscribes and returns the reply.
 async fn subscribe(connection: &mut Connection, channel: &str, policy: &str) -> Value {
     let command = json!({ "id": 1, "subscribe": { "channel": channel, "policy": policy } });
-    connection.say(&command.to_string()).await;
+    connection.send_line(&command.to_string()).await;
     loop {
         let (lane, said) = heard(connection).await;
         if said["id"] == 1 {
@@ -86,17 +86,17 @@ async fn a_command_that_is_none_is_answered_and_lines_may_come_in_pieces() {
     let server = Server::start();
     let mut connection = open(&server).await;
     assert_eq!(heard(&mut connection).await.1["push"], "connected");
-    connection.say("{").await;
+    connection.send_line("{").await;
     assert_eq!(heard(&mut connection).await.1["code"], "bad_json");
     // Two commands and an empty line in one write, then one command that spans many messages.
-    connection.say("{\"id\":1,\"ping\":{}}\n\n{\"id\":2,\"ping\":{}}").await;
+    connection.send_line("{\"id\":1,\"ping\":{}}\n\n{\"id\":2,\"ping\":{}}").await;
     assert_eq!(heard(&mut connection).await.1["id"], 1);
     assert_eq!(heard(&mut connection).await.1["id"], 2);
     let data = "ä".repeat(100_000);
-    connection.say(&json!({ "id": 3, "publish": { "channel": "long", "data": data } }).to_string()).await;
+    connection.send_line(&json!({ "id": 3, "publish": { "channel": "long", "data": data } }).to_string()).await;
     assert!(heard(&mut connection).await.1["ok"]["position"].is_string());
     assert_eq!(server.get("/v1/channels/long").await.json()["messages"][0]["data"], data);
-    connection.say(&"x".repeat((2 << 20) + 70_000)).await;
+    connection.send_line(&"x".repeat((2 << 20) + 70_000)).await;
     let last = heard(&mut connection).await.1;
     assert_eq!((&last["push"], &last["code"]), (&json!("close"), &json!(1009)));
     assert!(within(connection.next()).await.is_none(), "it has ended");
@@ -117,9 +117,9 @@ async fn latest_comes_on_its_own_channel_and_every_on_the_sessions() {
     let came = came.map(|(lane, said)| (lane, said["channel"].clone(), said["data"].clone()));
     assert_eq!(came, [(Lane::Latest, json!("lossy"), json!(1)), (Lane::Session, json!("all"), json!(2))]);
     server.await_presence("lossy", 1).await;
-    connection.say(r#"{"id":7,"unsubscribe":{"channel":"lossy"}}"#).await;
+    connection.send_line(r#"{"id":7,"unsubscribe":{"channel":"lossy"}}"#).await;
     assert_eq!(heard(&mut connection).await.1, json!({ "id": 7, "ok": {} }));
-    connection.say(r#"{"id":8,"unsubscribe":{"channel":"lossy"}}"#).await;
+    connection.send_line(r#"{"id":8,"unsubscribe":{"channel":"lossy"}}"#).await;
     assert_eq!(heard(&mut connection).await.1["error"]["code"], "not_subscribed");
     server.await_presence("lossy", 0).await;
     assert_eq!(connection.lost(), 0);
@@ -321,7 +321,7 @@ async fn a_ticket_brings_back_what_was_read_on_both_channels() {
     assert_eq!(drain["push"], "drain");
     let ticket = drain["resume"].as_str().expect("a ticket").to_owned();
     let mut last = Value::Null;
-    while let Some(Heard { line, .. }) = within(connection.next()).await {
+    while let Some(ReceivedLine { line, .. }) = within(connection.next()).await {
         last = serde_json::from_str(&line).expect("JSON");
     }
     assert_eq!((&last["push"], &last["code"]), (&json!("close"), &json!(1012)));

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use millrace_rtc::forward::{Bundle, parts};
+use millrace_gateway::forward::{Bundle, parts};
 
 use super::mode::Mode;
 use crate::{

@@ -193,14 +193,14 @@ impl Keeper {
     async fn pause(&self, failures: u32, error: &anyhow::Error, shown: Option<&Issued>) {
         let pause = pause_after(failures, rand_unit());
         let error: String = format!("{error:#}").chars().take(ERROR_CHARS_MAX).collect();
-        let retry_in_s = pause.as_secs();
+        let again_in_s = pause.as_secs();
         match shown.is_some_and(|issued| issued.until > SystemTime::now()) {
             true => {
-                tracing::warn!(error, retry_in_s, "certificate renewal failed; the current certificate stays in use")
+                tracing::warn!(error, again_in_s, "certificate renewal failed; the current certificate stays in use")
             }
             false => tracing::error!(
                 error,
-                retry_in_s,
+                again_in_s,
                 "certificate request failed; TLS handshakes fail until one succeeds (SIGHUP retries now)"
             ),
         }
@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_bound() {
+    fn pauses_double_up_to_maximum() {
         let pauses: Vec<_> = (1..=12).map(|failures| pause_after(failures, 0.5).as_secs()).collect();
         assert_eq!(pauses[..4], [60, 120, 240, 480]);
         assert_eq!(pauses[11], 6 * 60 * 60);

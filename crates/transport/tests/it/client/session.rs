@@ -96,7 +96,7 @@ impl Session {
     pub async fn say(&mut self, text: &str) {
         match &mut self.link {
             Link::WebSocket(socket) => say(socket, text).await,
-            Link::DataChannel(connection) => connection.say(text).await,
+            Link::DataChannel(connection) => connection.send_line(text).await,
         }
     }
 
