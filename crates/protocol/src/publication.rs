@@ -11,7 +11,7 @@ pub const KEY_BYTES_MAX: usize = 255;
 /// levels; the message envelope uses a few of them.
 pub const JSON_DEPTH_MAX: usize = 100;
 
-/// Type of a payload. Determines how forms with an envelope encode it.
+/// Type of a payload. Determines how encodings with an envelope encode it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Json,

@@ -57,7 +57,7 @@ fn sections(config: &Config) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use millrace_protocol::Right;
+    use millrace_protocol::Permission;
 
     use super::*;
     use crate::config::Namespace;
@@ -70,7 +70,8 @@ mod tests {
         new.limits.subscriptions_max = 7;
         new.server.shards = 3;
         new.namespaces.insert("cars".into(), Namespace { count_max: Some(7), ..Namespace::default() });
-        new.namespaces.insert("news".into(), Namespace { anonymous: vec![Right::Subscribe], ..Namespace::default() });
+        new.namespaces
+            .insert("news".into(), Namespace { anonymous: vec![Permission::Subscribe], ..Namespace::default() });
         new.auth.issuer = "https://id.example".into();
         let named: Vec<_> = changes(&old, &new);
         let expected = [

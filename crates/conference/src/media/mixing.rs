@@ -10,7 +10,7 @@ use std::{
 
 use millrace_sfu::{
     mixer::{Input, Mixed, Mixer},
-    switch::ToMixer,
+    switch::MixerSender,
 };
 use tokio::{
     sync::mpsc::{self, Sender},
@@ -31,7 +31,7 @@ const MIXED_MAX: usize = 25;
 /// Starts the mixer thread of a room. The thread ends when the returned sender is dropped.
 ///
 /// Errors: the system refuses a thread.
-pub(super) fn start(conference: &Rc<Conference>, room: &RoomName, seat: MixerSeat) -> io::Result<ToMixer> {
+pub(super) fn start(conference: &Rc<Conference>, room: &RoomName, seat: MixerSeat) -> io::Result<MixerSender> {
     let (tell, told) = sync_channel(INPUTS_MAX);
     let (give, mut given) = mpsc::channel::<Mixed>(MIXED_MAX);
     let thread = thread::Builder::new().name("mixer".into());
@@ -43,7 +43,7 @@ pub(super) fn start(conference: &Rc<Conference>, room: &RoomName, seat: MixerSea
     let (conference, room) = (conference.clone(), room.clone());
     spawn_local(async move {
         while let Some(mixed) = given.recv().await {
-            with_unit(&conference, |unit, send| unit.pass_mixed(room.as_str(), &mixed, Instant::now(), send));
+            with_unit(&conference, |unit, send| unit.send_mixed(room.as_str(), &mixed, Instant::now(), send));
         }
     });
     // Drop the input if the queue is full, as on any full link.

@@ -29,7 +29,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_engine::{Answer, Held, may_take};
+use millrace_engine::{Answer, HolderCounts, may_take};
 use millrace_protocol::{ChannelName, Code, Error, Holder, Kind, NewPublication, Position};
 use millrace_room::{Join, Joined, Muted, Output, Refused, Room, Topology};
 use serde_json::{Map, Value, json};
@@ -58,7 +58,7 @@ pub struct Shared {
     config: Config,
     /// Number of rooms of all shards.
     count: AtomicUsize,
-    held: Held,
+    held: HolderCounts,
     /// Number of rooms that are mixed now.
     mixers: AtomicUsize,
     shards: Vec<mpsc::Sender<Question>>,
@@ -185,7 +185,7 @@ impl Rooms {
                     let detail = "this server mixes as many rooms as it may (`rooms.mixers_max`); try again later";
                     return Err(Error::new(Code::TooMany, detail));
                 }
-                let holder = Holder::new(join.holder);
+                let holder = Holder::new(join.client_id);
                 let joined = room.join(now(), join).map_err(refused)?;
                 shared.open(holder)?;
                 tracing::info!(room = name.as_str(), "room opened");

@@ -3,14 +3,14 @@
 use std::{collections::HashMap, num::NonZeroU16};
 
 use millrace_delivery::{Bounds, Config, ConnId, History, Output, WaiterId};
-use millrace_protocol::{Code, Epoch, Form, Pattern, Position, Since, session::Policy, session::Target};
+use millrace_protocol::{Code, Encoding, Epoch, Pattern, Position, Since, session::Policy, session::Target};
 
 use crate::stage::{BOUNDS, Stage, at, at_position, line, name, pattern, push};
 
 #[test]
 fn what_is_published_in_one_turn_leaves_in_one_write_per_reader() {
     let mut stage = Stage::new();
-    let readers = [stage.reader(Form::Ndjson, "a"), stage.reader(Form::Ndjson, "a")];
+    let readers = [stage.reader(Encoding::Ndjson, "a"), stage.reader(Encoding::Ndjson, "a")];
     for data in ["x", "y", "z"] {
         stage.publish("a", data);
     }
@@ -27,7 +27,7 @@ fn what_is_published_in_one_turn_leaves_in_one_write_per_reader() {
 #[test]
 fn a_blocked_reader_costs_no_queue() {
     let mut stage = Stage::new();
-    let slow = stage.reader(Form::Session, "a");
+    let slow = stage.reader(Encoding::Session, "a");
     stage.tape.room.insert(slow, 10);
     for i in 1..=2000 {
         stage.publish("a", &format!("{i:0>100}"));
@@ -51,9 +51,9 @@ fn a_blocked_reader_costs_no_queue() {
 #[test]
 fn a_heartbeat_of_its_own_is_kept_to() {
     let mut stage = Stage::new();
-    let usual = stage.hub.connect(Form::Ndjson);
-    let [rare, ping, often] = [(Form::Ndjson, 100), (Form::Bare, 60), (Form::Ndjson, 7)]
-        .map(|(form, every_s)| stage.hub.connect_with(form, NonZeroU16::new(every_s)));
+    let usual = stage.hub.connect(Encoding::Ndjson);
+    let [rare, ping, often] = [(Encoding::Ndjson, 100), (Encoding::Bare, 60), (Encoding::Ndjson, 7)]
+        .map(|(encoding, every_s)| stage.hub.connect_with(encoding, NonZeroU16::new(every_s)));
     let mut beats: HashMap<ConnId, Vec<u32>> = HashMap::new();
     for now_s in 1..=200 {
         stage.hub.tick(now_s, &mut stage.tape);
@@ -76,7 +76,7 @@ fn a_heartbeat_of_its_own_is_kept_to() {
 fn what_is_counted_by_parts_is_all() {
     let mut stage = Stage::new();
     for i in 0..20 {
-        let slow = stage.reader([Form::Session, Form::Ndjson][i % 2], &format!("c{}", i % 7));
+        let slow = stage.reader([Encoding::Session, Encoding::Ndjson][i % 2], &format!("c{}", i % 7));
         stage.attach(slow, "all", Since::Now).unwrap();
         stage.tape.room.insert(slow, i);
     }
@@ -94,8 +94,8 @@ fn what_is_counted_by_parts_is_all() {
 #[test]
 fn when_all_logs_hold_too_much_the_longest_is_cut() {
     let mut stage = Stage::with(Config { logs_bytes_max: 400_000, ..Config::default() });
-    let (short, long) = (stage.reader(Form::Ndjson, "short"), stage.reader(Form::Ndjson, "long"));
-    let quick = stage.reader(Form::Ndjson, "long");
+    let (short, long) = (stage.reader(Encoding::Ndjson, "short"), stage.reader(Encoding::Ndjson, "long"));
+    let quick = stage.reader(Encoding::Ndjson, "long");
     for conn in [short, long] {
         stage.tape.room.insert(conn, 0);
     }
@@ -122,7 +122,7 @@ fn when_all_logs_hold_too_much_the_longest_is_cut() {
 #[test]
 fn a_blocked_event_stream_of_several_channels_costs_one_segment() {
     let mut stage = Stage::new();
-    let slow = stage.reader(Form::SseMany, "a");
+    let slow = stage.reader(Encoding::SseMany, "a");
     stage.tape.room.insert(slow, 10);
     stage.publish("a", "first");
     stage.flush();
@@ -139,7 +139,7 @@ fn a_blocked_event_stream_of_several_channels_costs_one_segment() {
 #[test]
 fn who_falls_behind_the_log_reads_history() {
     let mut stage = Stage::with(Config { log_bytes_max: 1, ..Config::default() });
-    let slow = stage.reader(Form::Ndjson, "a");
+    let slow = stage.reader(Encoding::Ndjson, "a");
     let big = "x".repeat(40_000);
     stage.tape.room.insert(slow, 5);
     for _ in 0..6 {
@@ -159,7 +159,7 @@ fn who_falls_behind_the_log_reads_history() {
 #[test]
 fn what_is_lost_on_the_way_is_fetched() {
     let mut stage = Stage::new();
-    let conn = stage.reader(Form::Ndjson, "a");
+    let conn = stage.reader(Encoding::Ndjson, "a");
     stage.append("a", "lost");
     stage.publish("a", "second");
     stage.flush();
@@ -171,7 +171,7 @@ fn what_is_lost_on_the_way_is_fetched() {
 #[test]
 fn what_did_not_come_is_fetched_once_it_is_known() {
     let mut stage = Stage::new();
-    let conn = stage.reader(Form::Ndjson, "a");
+    let conn = stage.reader(Encoding::Ndjson, "a");
     stage.publish("a", "first");
     stage.flush();
     stage.append("a", "lost");
@@ -190,7 +190,7 @@ fn what_did_not_come_is_fetched_once_it_is_known() {
 #[test]
 fn a_pattern_hears_of_a_channel_that_has_only_moved() {
     let mut stage = Stage::new();
-    let conn = stage.hub.connect(Form::Session);
+    let conn = stage.hub.connect(Encoding::Session);
     let pattern = Pattern::parse("a/+").unwrap();
     stage.hub.subscribe_pattern(conn, &pattern, Policy::Every, 0).unwrap();
     stage.hub.attach_open_channels(conn, &pattern);
@@ -205,7 +205,7 @@ fn a_pattern_hears_of_a_channel_that_has_only_moved() {
 fn a_page_of_an_older_epoch_brings_nothing_back() {
     let mut stage = Stage::new();
     stage.publish("a", "old");
-    let conn = stage.reader(Form::Ndjson, "a");
+    let conn = stage.reader(Encoding::Ndjson, "a");
     stage.append("a", "lost");
     stage.publish("a", "third");
     let Some(Output::ReadHistory { ticket, since, .. }) =
@@ -229,7 +229,7 @@ fn a_page_of_an_older_epoch_brings_nothing_back() {
 #[test]
 fn replies_never_cut_a_frame_in_two() {
     let mut stage = Stage::new();
-    let conn = stage.reader(Form::Session, "a");
+    let conn = stage.reader(Encoding::Session, "a");
     stage.tape.room.insert(conn, 5);
     stage.publish("a", "one");
     stage.publish("a", "two");
@@ -246,7 +246,7 @@ fn a_bare_reader_is_told_of_a_gap_by_its_close() {
     let mut stage = Stage::new();
     (0..3).for_each(|_| stage.publish("a", "x"));
     stage.history("a").trim(1, &Bounds { count_max: 1, ..BOUNDS });
-    let conn = stage.hub.connect(Form::Bare);
+    let conn = stage.hub.connect(Encoding::Bare);
     assert_eq!(stage.attach(conn, "a", at(1)).unwrap().offset, 2);
     assert!(stage.tape.take(conn).concat().ends_with("00000001:2"));
     assert!(stage.outputs().contains(&Output::Close(conn)));
@@ -257,7 +257,7 @@ fn a_bare_reader_is_told_of_a_gap_by_its_close() {
 #[test]
 fn subscriptions_are_checked() {
     let mut stage = Stage::with(Config { subscriptions_max: 2, ..Config::default() });
-    let conn = stage.reader(Form::Session, "a");
+    let conn = stage.reader(Encoding::Session, "a");
     assert_eq!(stage.attach(conn, "a", Since::Now), Err(Code::AlreadySubscribed));
     assert_eq!(stage.attach(conn, "b", Since::Now).map(|at| at.offset), Ok(0));
     assert_eq!(stage.attach(conn, "c", Since::Now), Err(Code::TooMany));
@@ -274,7 +274,7 @@ fn subscriptions_are_checked() {
 #[test]
 fn overlapping_patterns_read_each_channel_once() {
     let mut stage = Stage::new();
-    let conn = stage.hub.connect(Form::Session);
+    let conn = stage.hub.connect(Encoding::Session);
     for asked in ["a/+", "a/#"] {
         stage.hub.subscribe_pattern(conn, &pattern(asked), Policy::Every, 0).unwrap();
         stage.hub.attach_open_channels(conn, &pattern(asked));
@@ -300,7 +300,7 @@ fn overlapping_patterns_read_each_channel_once() {
 #[test]
 fn a_pattern_that_matches_too_much_is_told_once() {
     let mut stage = Stage::with(Config { subscriptions_max: 2, ..Config::default() });
-    let conn = stage.hub.connect(Form::Session);
+    let conn = stage.hub.connect(Encoding::Session);
     stage.hub.subscribe_pattern(conn, &pattern("#"), Policy::Every, 0).unwrap();
     stage.hub.attach_open_channels(conn, &pattern("#"));
     for channel in ["a", "b", "c", "b"] {
@@ -318,7 +318,7 @@ fn a_pattern_resumes_and_misses_nothing_meanwhile() {
     for data in ["1", "2", "3"] {
         stage.publish("a/1", data);
     }
-    let conn = stage.hub.connect(Form::Session);
+    let conn = stage.hub.connect(Encoding::Session);
     stage.hub.subscribe_pattern(conn, &pattern("a/+"), Policy::Every, 0).unwrap();
     // While the pages of the pattern are read, a resumed channel and a new channel each receive a publication.
     stage.publish("a/1", "4");
@@ -336,10 +336,10 @@ fn a_pattern_resumes_and_misses_nothing_meanwhile() {
 #[test]
 fn a_pattern_hears_channels_that_others_have_opened() {
     let mut stage = Stage::new();
-    let listener = stage.hub.connect(Form::Session);
+    let listener = stage.hub.connect(Encoding::Session);
     stage.hub.subscribe_pattern(listener, &pattern("#"), Policy::Every, 0).unwrap();
     stage.hub.attach_open_channels(listener, &pattern("#"));
-    stage.reader(Form::Ndjson, "a");
+    stage.reader(Encoding::Ndjson, "a");
     stage.publish("a", "x");
     stage.flush();
     assert_eq!(stage.tape.take(listener).concat(), push("a", 1, "x"));
@@ -350,7 +350,7 @@ fn every_event_of_several_channels_lists_all_positions() {
     let mut stage = Stage::new();
     stage.publish("a", "old");
     stage.publish("b", "old");
-    let conn = stage.hub.connect(Form::SseMany);
+    let conn = stage.hub.connect(Encoding::SseMany);
     stage.hub.watch(&name("a"));
     stage.hub.watch(&name("b"));
     let pages = [(name("a"), stage.page("a", at(0))), (name("b"), stage.page("b", at(0)))];
@@ -367,7 +367,7 @@ fn no_event_lists_the_end_of_a_gap_that_is_not_told_yet() {
     let mut stage = Stage::new();
     stage.publish("a", "new");
     stage.publish("b", "new");
-    let conn = stage.hub.connect(Form::SseMany);
+    let conn = stage.hub.connect(Encoding::SseMany);
     stage.hub.watch(&name("a"));
     stage.hub.watch(&name("b"));
     let lost = Since::Position(Position { epoch: Epoch(9), offset: 7 });
@@ -401,10 +401,10 @@ fn everyone_who_waits_is_woken_once() {
 #[test]
 fn silence_is_broken_by_heartbeats_and_ended_after_a_ping() {
     let mut stage = Stage::with(Config { heartbeat_s: 25, grace_s: 10, ..Config::default() });
-    let dead = stage.reader(Form::Session, "a");
-    let alive = stage.reader(Form::Bare, "a");
-    let slow = stage.reader(Form::Bare, "a");
-    let sse = stage.reader(Form::Sse, "a");
+    let dead = stage.reader(Encoding::Session, "a");
+    let alive = stage.reader(Encoding::Bare, "a");
+    let slow = stage.reader(Encoding::Bare, "a");
+    let sse = stage.reader(Encoding::Sse, "a");
     stage.tape.room.insert(slow, 1);
     stage.publish("a", "x");
     stage.flush();
@@ -442,7 +442,7 @@ fn silence_is_broken_by_heartbeats_and_ended_after_a_ping() {
 #[test]
 fn who_answers_is_pinged_every_heartbeat_even_if_an_answer_may_take_longer() {
     let mut stage = Stage::with(Config { heartbeat_s: 2, grace_s: 10, ..Config::default() });
-    let (alive, dead) = (stage.reader(Form::Bare, "a"), stage.reader(Form::Bare, "a"));
+    let (alive, dead) = (stage.reader(Encoding::Bare, "a"), stage.reader(Encoding::Bare, "a"));
     for conn in [alive, dead] {
         stage.tape.take(conn);
     }
@@ -464,8 +464,8 @@ fn who_answers_is_pinged_every_heartbeat_even_if_an_answer_may_take_longer() {
 #[test]
 fn who_takes_no_byte_holds_no_log_and_still_gets_everything() {
     let mut stage = Stage::new();
-    let stuck = stage.reader(Form::Ndjson, "a");
-    stage.reader(Form::Ndjson, "a");
+    let stuck = stage.reader(Encoding::Ndjson, "a");
+    stage.reader(Encoding::Ndjson, "a");
     stage.tape.room.insert(stuck, 0);
     let data = "x".repeat(1000);
     let mut most = 0;
@@ -489,7 +489,7 @@ fn who_takes_no_byte_holds_no_log_and_still_gets_everything() {
 #[test]
 fn who_takes_no_byte_for_eight_heartbeats_is_dead() {
     let mut stage = Stage::with(Config { heartbeat_s: 10, grace_s: 5, ..Config::default() });
-    let stuck = stage.reader(Form::Session, "a");
+    let stuck = stage.reader(Encoding::Session, "a");
     stage.tape.room.insert(stuck, 0);
     stage.publish("a", "x");
     stage.flush();
@@ -503,8 +503,8 @@ fn who_takes_no_byte_for_eight_heartbeats_is_dead() {
 #[test]
 fn a_drain_is_told_to_everyone_in_their_own_words() {
     let mut stage = Stage::new();
-    let session = stage.reader(Form::Session, "a");
-    let sse = stage.reader(Form::Sse, "a");
+    let session = stage.reader(Encoding::Session, "a");
+    let sse = stage.reader(Encoding::Sse, "a");
     stage.hub.tell_drain(session, 100, Some("a-ticket"), &mut stage.tape);
     stage.hub.tell_drain(sse, 200, None, &mut stage.tape);
     let push = "{\"push\":\"drain\",\"after_ms\":100,\"resume\":\"a-ticket\"}";

@@ -317,7 +317,7 @@ mod tests {
 
     use millrace_protocol::{ChannelName, Code, Epoch, Holder, Kind, NewPublication, Position, Publication, Since};
 
-    use crate::{Answer, Config, Engine, Place};
+    use crate::{Answer, ChannelSlot, Config, Engine};
 
     /// Receiver that ignores publications; only the channels in `read` have a reader.
     #[derive(Default)]
@@ -359,20 +359,20 @@ mod tests {
         }
 
         fn append(&self, name: &str, bytes: usize) -> Result<u64, Code> {
-            self.append_at(&mut Place::default(), name, bytes)
+            self.append_at(&mut ChannelSlot::default(), name, bytes)
         }
 
         fn append_by(&self, holder: u32, name: &str, bytes: usize) -> Result<u64, Code> {
-            self.append_as(Holder::new(holder), &mut Place::default(), name, bytes)
+            self.append_as(Holder::new(holder), &mut ChannelSlot::default(), name, bytes)
         }
 
-        fn append_at(&self, place: &mut Place, name: &str, bytes: usize) -> Result<u64, Code> {
-            self.append_as(Holder::NONE, place, name, bytes)
+        fn append_at(&self, slot: &mut ChannelSlot, name: &str, bytes: usize) -> Result<u64, Code> {
+            self.append_as(Holder::NONE, slot, name, bytes)
         }
 
-        fn append_as(&self, holder: Holder, place: &mut Place, name: &str, bytes: usize) -> Result<u64, Code> {
+        fn append_as(&self, holder: Holder, slot: &mut ChannelSlot, name: &str, bytes: usize) -> Result<u64, Code> {
             let publication = NewPublication::new(Kind::Text, vec![b'x'; bytes]).held_by(holder);
-            let position = self.engine.append_to_any(place, &ChannelName::parse(name).unwrap(), publication);
+            let position = self.engine.append_to_any(slot, &ChannelName::parse(name).unwrap(), publication);
             position.map(|position| position.offset).map_err(|error| error.code)
         }
 
@@ -419,25 +419,25 @@ mod tests {
     fn a_place_leads_to_its_channel_or_nowhere() {
         let world = World::new(Config::default());
         let name = |i: u64| format!("c/{i}");
-        let mut places = vec![Place::default(); 200];
-        for (i, place) in (0..).zip(&mut places) {
-            assert_eq!(world.append_at(place, &name(i), 10), Ok(1));
-            world.engine.expect(*place);
+        let mut slots = vec![ChannelSlot::default(); 200];
+        for (i, slot) in (0..).zip(&mut slots) {
+            assert_eq!(world.append_at(slot, &name(i), 10), Ok(1));
+            world.engine.expect(*slot);
         }
-        assert!(places.iter().all(|place| place.parts().is_some()));
-        // A place of another channel is ignored.
-        assert_eq!(world.append_at(&mut places[1].clone(), "c/0", 10), Ok(2));
+        assert!(slots.iter().all(|slot| slot.parts().is_some()));
+        // A slot of another channel is ignored.
+        assert_eq!(world.append_at(&mut slots[1].clone(), "c/0", 10), Ok(2));
         // Evicting every other channel moves the remaining ones, so all places are stale.
         world.pass(IDLE_MS);
         (0..200).step_by(2).for_each(|i| assert!(world.append(&name(i), 10).is_ok()));
         let unwritten = |channel: &Channel<()>| channel.history.top_time_ms() == 1_000_000;
         assert_eq!(world.engine.forget(unwritten), 100);
-        for (i, place) in (0..).zip(&mut places) {
-            world.engine.expect(*place);
+        for (i, slot) in (0..).zip(&mut slots) {
+            world.engine.expect(*slot);
             let top = world.engine.newest(&ChannelName::parse(&name(i)).unwrap());
             let Answer::Now(Some(Ok(newest))) = top else { panic!("memory answers at once") };
             for more in 1..=2 {
-                assert_eq!(world.append_at(place, &name(i), 10), Ok(newest.top.offset + more), "{i}");
+                assert_eq!(world.append_at(slot, &name(i), 10), Ok(newest.top.offset + more), "{i}");
             }
         }
         assert_eq!(world.channels(), 200);
@@ -449,7 +449,8 @@ mod tests {
         let mut names = ["a/b", "a/b", "a/c"].map(|name| ChannelName::parse(name).unwrap());
         for name in &mut names {
             let publication = NewPublication::new(Kind::Text, []);
-            let Answer::Now(Some(Ok(_))) = world.engine.append_at(&mut Place::default(), name, publication) else {
+            let Answer::Now(Some(Ok(_))) = world.engine.append_at(&mut ChannelSlot::default(), name, publication)
+            else {
                 panic!("memory answers at once");
             };
         }
@@ -557,7 +558,10 @@ mod tests {
         }
         world.pass(IDLE_MS);
         let append = |name: ChannelName, publication| {
-            world.engine.append_and_evict(&mut Place::default(), &name, publication).map(|position| position.offset)
+            world
+                .engine
+                .append_and_evict(&mut ChannelSlot::default(), &name, publication)
+                .map(|position| position.offset)
         };
         let bytes = || world.engine.bytes.load(Relaxed);
         let kept = |name: &str| {

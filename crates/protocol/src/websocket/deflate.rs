@@ -2,7 +2,9 @@ use std::cell::RefCell;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-use super::{Accept, Broken, CLOSE_NOT_UTF8, CLOSE_TOO_LARGE, RSV1, TOO_COMPRESSIBLE, TOO_LARGE, encode_frame};
+use super::{
+    CLOSE_NOT_UTF8, CLOSE_TOO_LARGE, CloseFrame, DecoderLimits, RSV1, TOO_COMPRESSIBLE, TOO_LARGE, encode_frame,
+};
 
 /// Minimum payload size for compression: below it the saved bytes are not worth the processor time.
 const PAYLOAD_BYTES_MIN: usize = 64;
@@ -42,12 +44,12 @@ impl Deflate {
     /// Returns the first acceptable offer of a client, and the response to it. Both are values of
     /// `Sec-WebSocket-Extensions`.
     pub fn negotiate(offers: &str) -> Option<(Self, String)> {
-        offers.split(',').find_map(Self::accept)
+        offers.split(',').find_map(Self::limits)
     }
 
     /// Parses one offer. An offer with an unknown, repeated or malformed parameter is declined. Source: RFC 7692,
     /// section 7.1.
-    fn accept(offer: &str) -> Option<(Self, String)> {
+    fn limits(offer: &str) -> Option<(Self, String)> {
         let mut parts = offer.split(';').map(str::trim);
         if parts.next() != Some("permessage-deflate") {
             return None;
@@ -137,12 +139,12 @@ impl Deflater {
 /// the accepted size, while `on` runs.
 pub(super) fn inflated<T>(
     payload: &[u8],
-    accept: Accept,
-    on: impl FnOnce(&[u8]) -> Result<T, Broken>,
-) -> Result<T, Broken> {
+    limits: DecoderLimits,
+    on: impl FnOnce(&[u8]) -> Result<T, CloseFrame>,
+) -> Result<T, CloseFrame> {
     // Taken out of the thread-local, not borrowed, so that `on` may also decompress messages.
     let (mut decompressor, mut out) = INFLATER.take().unwrap_or_else(|| (Decompress::new(false), Vec::new()));
-    let result = inflate(&mut decompressor, payload, accept, &mut out).and_then(|()| on(&out));
+    let result = inflate(&mut decompressor, payload, limits, &mut out).and_then(|()| on(&out));
     out.clear();
     if out.capacity() > KEPT_BYTES_MAX {
         out = Vec::new();
@@ -151,9 +153,14 @@ pub(super) fn inflated<T>(
     result
 }
 
-fn inflate(decompressor: &mut Decompress, payload: &[u8], accept: Accept, out: &mut Vec<u8>) -> Result<(), Broken> {
-    let bytes_max = accept.inflated_bytes_max(payload.len());
-    const BAD: Broken = Broken { code: CLOSE_NOT_UTF8, reason: "not a compressed message" };
+fn inflate(
+    decompressor: &mut Decompress,
+    payload: &[u8],
+    limits: DecoderLimits,
+    out: &mut Vec<u8>,
+) -> Result<(), CloseFrame> {
+    let bytes_max = limits.inflated_bytes_max(payload.len());
+    const BAD: CloseFrame = CloseFrame { code: CLOSE_NOT_UTF8, reason: "not a compressed message" };
     decompressor.reset(false);
     let mut ended = false;
     for mut rest in [payload, &END] {
@@ -170,8 +177,8 @@ fn inflate(decompressor: &mut Decompress, payload: &[u8], accept: Accept, out: &
             let status = decompressor.decompress_vec(rest, out, FlushDecompress::None).map_err(|_| BAD)?;
             rest = &rest[(decompressor.total_in() - taken) as usize..];
             if out.len() > bytes_max {
-                let reason = if bytes_max < accept.message_bytes_max { TOO_COMPRESSIBLE } else { TOO_LARGE };
-                return Err(Broken { code: CLOSE_TOO_LARGE, reason });
+                let reason = if bytes_max < limits.message_bytes_max { TOO_COMPRESSIBLE } else { TOO_LARGE };
+                return Err(CloseFrame { code: CLOSE_TOO_LARGE, reason });
             }
             ended = status == Status::StreamEnd;
             let stuck = !ended && taken == decompressor.total_in() && made == out.len();
@@ -212,12 +219,10 @@ mod tests {
     }
 
     fn inflated_whole(payload: &[u8], bytes_max: usize) -> Result<Vec<u8>, u16> {
-        inflated(
-            payload,
-            Accept { inflate_ratio_max: 2000, ..Accept::new(bytes_max, true) },
-            |whole| Ok(whole.to_vec()),
-        )
-        .map_err(|broken| broken.code)
+        inflated(payload, DecoderLimits { inflate_ratio_max: 2000, ..DecoderLimits::new(bytes_max, true) }, |whole| {
+            Ok(whole.to_vec())
+        })
+        .map_err(|close| close.code)
     }
 
     #[test]

@@ -73,9 +73,9 @@ pub async fn accept(
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
-                if let Ok(permit) = limits.connect(from.ip()) {
+                if let Ok(connection_slot) = limits.connect(from.ip()) {
                     set_options(&stream);
-                    begin(stream, SocketAddr::new(from.ip().to_canonical(), from.port()), permit);
+                    begin(stream, SocketAddr::new(from.ip().to_canonical(), from.port()), connection_slot);
                 }
             }
             Err(error) => {

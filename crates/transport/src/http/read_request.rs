@@ -231,8 +231,12 @@ mod tests {
     #[test]
     fn asks_are_checked() {
         let channel = || ChannelName::parse("a").unwrap();
-        let ask = ReadRequest::one(&parts("/x?since=earliest&wait=1.5&limit=7&policy=latest&_=9"), channel()).unwrap();
-        assert_eq!((ask.limit, ask.wait, ask.policy), (Some(7), Some(Duration::from_millis(1500)), Policy::Latest));
+        let request =
+            ReadRequest::one(&parts("/x?since=earliest&wait=1.5&limit=7&policy=latest&_=9"), channel()).unwrap();
+        assert_eq!(
+            (request.limit, request.wait, request.policy),
+            (Some(7), Some(Duration::from_millis(1500)), Policy::Latest)
+        );
         for (uri, code) in [
             ("/x?sinze=now", Code::BadRequest),
             ("/x?since=now&since=now", Code::BadRequest),
@@ -266,9 +270,9 @@ mod tests {
 
     #[test]
     fn several_channels_have_their_own_positions() {
-        let ask = ReadRequest::many(&parts("/v1/stream?channel=a/b@1:5&channel=c&since=earliest")).unwrap();
-        assert!(matches!(ask.channels[0].1, Some(Since::Position(at)) if at.offset == 5));
-        assert_eq!(ask.channels[1].1, Some(Since::Earliest));
+        let request = ReadRequest::many(&parts("/v1/stream?channel=a/b@1:5&channel=c&since=earliest")).unwrap();
+        assert!(matches!(request.channels[0].1, Some(Since::Position(at)) if at.offset == 5));
+        assert_eq!(request.channels[1].1, Some(Since::Earliest));
         for (uri, code) in [
             ("/v1/stream", Code::BadRequest),
             ("/v1/stream?channel=a&channel=a", Code::BadRequest),

@@ -77,7 +77,7 @@ impl Acceptor {
     }
 
     /// Reserves a slot for a handshake; `None` if too many are in progress.
-    pub fn permit(&self) -> Option<ConnectionSlot> {
+    pub fn connection_slot(&self) -> Option<ConnectionSlot> {
         let under_way = self.under_way.get();
         if under_way >= self.settings.borrow().handshakes_max {
             return None;

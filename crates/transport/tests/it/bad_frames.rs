@@ -2,7 +2,7 @@
 
 use millrace_protocol::{
     session::decode_command,
-    websocket::{Accept, Broken, Decoder, Message},
+    websocket::{CloseFrame, Decoder, DecoderLimits, Message},
 };
 use rand_pcg::{
     Pcg64Mcg,
@@ -150,17 +150,17 @@ fn nearly_frames(chance: &mut Pcg64Mcg) -> Vec<u8> {
 }
 
 /// Decodes `stream` in pieces of `piece` bytes and returns the messages and the error, if any.
-fn decode(stream: &[u8], piece: usize) -> (Vec<String>, Option<Broken>) {
-    let accept = Accept::new(150, true);
+fn decode(stream: &[u8], piece: usize) -> (Vec<String>, Option<CloseFrame>) {
+    let limits = DecoderLimits::new(150, true);
     let (mut decoder, mut messages, mut closed) = (Decoder::default(), Vec::new(), false);
     for piece in stream.to_vec().chunks_mut(piece) {
-        let result = decoder.decode(piece, accept, |message| {
+        let result = decoder.decode(piece, limits, |message| {
             messages.push(format!("{message:?}"));
             closed = matches!(message, Message::Close(_));
             !closed
         });
-        if let Err(broken) = result {
-            return (messages, Some(broken));
+        if let Err(close) = result {
+            return (messages, Some(close));
         }
         if closed {
             break;

@@ -90,9 +90,9 @@ async fn every_answer_has_the_same_range() {
     let server = Server::start();
     let last = server.publish_all("same", (1..=9).map(Value::from)).await;
     let at = |offset: u64| format!("{}:{offset}", parts(&last).0);
-    for form in HTTP {
+    for encoding in HTTP {
         let path = format!("/v1/channels/same?since={}&until={}&limit=3", at(2), at(7));
-        match form {
+        match encoding {
             "session" => {
                 let mut session = Session::open(&server).await;
                 let words = json!({ "channel": "same", "since": at(2), "until": at(7), "limit": 3 });
