@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_everything_behind_the_cursor() {
+    fn run_covers_everything_after_cursor() {
         let mut log = WireLog::new(Policy::Every, 1);
         for text in ["one", "two", "three"] {
             append(&mut log, None, text);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_write_ends_at_a_frame() {
+    fn partial_write_ends_at_frame_boundary() {
         let mut log = WireLog::new(Policy::Every, 1);
         for text in ["one", "two", "three"] {
             append(&mut log, None, text);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn latest_skips_what_was_superseded() {
+    fn latest_skips_superseded_frames() {
         let mut log = WireLog::new(Policy::Latest, 1);
         for (key, text) in [("a", "a1"), ("b", "b1"), ("a", "a2"), ("c", "c1")] {
             append(&mut log, Some(key), text);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_bound_the_log_and_large_frames_have_their_own() {
+    fn large_frame_gets_its_own_segment() {
         let (mut log, mut pool) = (WireLog::new(Policy::Every, 1), Pool::default());
         let big = "x".repeat(SEGMENT_BYTES - 10);
         for text in [big.as_str(), "small", &big, &"y".repeat(200_000), "end"] {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn trimming_keeps_what_is_wanted() {
+    fn trim_keeps_unread_frames() {
         let mut log = WireLog::new(Policy::Every, 5);
         let mut pool = Pool::default();
         for i in 0..1000 {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_knows_what_all_logs_hold() {
+    fn pool_counts_bytes_of_all_logs() {
         let (mut logs, mut pool) = ([1, 7].map(|next| WireLog::new(Policy::Every, next)), Pool::default());
         let text = "x".repeat(SEGMENT_BYTES - 100);
         let storage = |logs: &[WireLog; 2]| logs.iter().map(WireLog::bytes).sum::<usize>();

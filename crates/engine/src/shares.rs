@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn one_holder_leaves_a_ninth_and_the_next_a_ninth_of_it() {
+    fn each_holder_leaves_a_ninth_of_free_places() {
         let (shares, mut used) = (shares(9000), 0);
         assert_eq!(flood(&shares, &mut used, 1, 0), 8000);
         assert_eq!(flood(&shares, &mut used, 2, 1), 889);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn one_namespace_leaves_room_to_others_whoever_floods_it() {
+    fn flooded_namespace_leaves_room_for_others() {
         let (shares, mut used) = (shares(3300), 0);
         while shares.may_create(Holder::new(used as u32 + 1), 0, used) {
             shares.take(Holder::new(used as u32 + 1), 0);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_itself_may_take_all_there_is() {
+    fn server_may_use_all_channels() {
         let (shares, mut used) = (shares(33), 0);
         assert_eq!(flood(&shares, &mut used, 0, 0), 32);
         assert_eq!(flood(&shares, &mut used, 0, 1), 1);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_holder_gives_first_and_its_longest_silent() {
+    fn eviction_takes_idle_channels_of_largest_holder() {
         let counts = [(Holder::new(1), 100), (Holder::new(2), 10), (Holder::new(3), 3)].into();
         let of = |holder: u32, times: std::ops::Range<u64>| times.map(move |time| (Holder::new(holder), time));
         let all: Vec<_> = of(1, 50..150).chain(of(2, 0..10)).chain(of(3, 0..3)).collect();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_forgotten() {
+    fn empty_holders_are_removed() {
         let counts = HolderCounts::default();
         counts.take(Holder::new(1));
         counts.take(Holder::new(1));

@@ -85,7 +85,7 @@ fn encodings() -> [Encoding; 4] {
 }
 
 #[test]
-fn a_publication_is_compressed_once_per_set_of_parameters() {
+fn publication_is_compressed_once_per_parameter_set() {
     let mut stage = Stage::new(Config::default(), &encodings(), READERS);
     let payload = "wheel of a mill ".repeat(100);
     stage.publish(payload.as_bytes());
@@ -104,7 +104,7 @@ fn a_publication_is_compressed_once_per_set_of_parameters() {
 }
 
 #[test]
-fn what_is_kept_compressed_is_bounded_however_many_are_behind() {
+fn compressed_backlog_is_independent_of_reader_count() {
     let config = Config { log_bytes_max: 256 << 10, ..Config::default() };
     let kept = |readers_each| {
         let mut stage = Stage::new(config.clone(), &encodings(), readers_each);
@@ -128,6 +128,6 @@ fn what_is_kept_compressed_is_bounded_however_many_are_behind() {
 }
 
 #[test]
-fn a_connection_keeps_only_what_was_agreed_on() {
+fn compressed_connection_holds_no_window() {
     assert!(size_of::<Deflate>() == 1 && size_of::<Encoding>() <= 2, "no window, no buffer");
 }

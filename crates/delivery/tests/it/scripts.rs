@@ -8,7 +8,7 @@ use millrace_protocol::{Code, Encoding, Epoch, Pattern, Position, Since, session
 use crate::stage::{BOUNDS, Stage, at, at_position, line, name, pattern, push};
 
 #[test]
-fn what_is_published_in_one_turn_leaves_in_one_write_per_reader() {
+fn one_turn_makes_one_write_per_reader() {
     let mut stage = Stage::new();
     let readers = [stage.reader(Encoding::Ndjson, "a"), stage.reader(Encoding::Ndjson, "a")];
     for data in ["x", "y", "z"] {
@@ -25,7 +25,7 @@ fn what_is_published_in_one_turn_leaves_in_one_write_per_reader() {
 }
 
 #[test]
-fn a_blocked_reader_costs_no_queue() {
+fn blocked_reader_has_no_queue() {
     let mut stage = Stage::new();
     let slow = stage.reader(Encoding::Session, "a");
     stage.tape.room.insert(slow, 10);
@@ -49,7 +49,7 @@ fn a_blocked_reader_costs_no_queue() {
 }
 
 #[test]
-fn a_heartbeat_of_its_own_is_kept_to() {
+fn connection_uses_its_own_heartbeat_interval() {
     let mut stage = Stage::new();
     let usual = stage.hub.connect(Encoding::Ndjson);
     let [rare, ping, often] = [(Encoding::Ndjson, 100), (Encoding::Bare, 60), (Encoding::Ndjson, 7)]
@@ -73,7 +73,7 @@ fn a_heartbeat_of_its_own_is_kept_to() {
 }
 
 #[test]
-fn what_is_counted_by_parts_is_all() {
+fn incremental_counts_match_full_counts() {
     let mut stage = Stage::new();
     for i in 0..20 {
         let slow = stage.reader([Encoding::Session, Encoding::Ndjson][i % 2], &format!("c{}", i % 7));
@@ -92,7 +92,7 @@ fn what_is_counted_by_parts_is_all() {
 }
 
 #[test]
-fn when_all_logs_hold_too_much_the_longest_is_cut() {
+fn total_limit_trims_longest_log() {
     let mut stage = Stage::with(Config { logs_bytes_max: 400_000, ..Config::default() });
     let (short, long) = (stage.reader(Encoding::Ndjson, "short"), stage.reader(Encoding::Ndjson, "long"));
     let quick = stage.reader(Encoding::Ndjson, "long");
@@ -120,7 +120,7 @@ fn when_all_logs_hold_too_much_the_longest_is_cut() {
 }
 
 #[test]
-fn a_blocked_event_stream_of_several_channels_costs_one_segment() {
+fn blocked_multi_channel_stream_holds_one_segment() {
     let mut stage = Stage::new();
     let slow = stage.reader(Encoding::SseMany, "a");
     stage.tape.room.insert(slow, 10);
@@ -137,7 +137,7 @@ fn a_blocked_event_stream_of_several_channels_costs_one_segment() {
 }
 
 #[test]
-fn who_falls_behind_the_log_reads_history() {
+fn reader_behind_log_reads_history() {
     let mut stage = Stage::with(Config { log_bytes_max: 1, ..Config::default() });
     let slow = stage.reader(Encoding::Ndjson, "a");
     let big = "x".repeat(40_000);
@@ -157,7 +157,7 @@ fn who_falls_behind_the_log_reads_history() {
 }
 
 #[test]
-fn what_is_lost_on_the_way_is_fetched() {
+fn lost_publication_is_read_from_history() {
     let mut stage = Stage::new();
     let conn = stage.reader(Encoding::Ndjson, "a");
     stage.append("a", "lost");
@@ -169,7 +169,7 @@ fn what_is_lost_on_the_way_is_fetched() {
 }
 
 #[test]
-fn what_did_not_come_is_fetched_once_it_is_known() {
+fn undelivered_publications_are_read_after_moved() {
     let mut stage = Stage::new();
     let conn = stage.reader(Encoding::Ndjson, "a");
     stage.publish("a", "first");
@@ -188,7 +188,7 @@ fn what_did_not_come_is_fetched_once_it_is_known() {
 }
 
 #[test]
-fn a_pattern_hears_of_a_channel_that_has_only_moved() {
+fn pattern_reader_follows_moved_channel() {
     let mut stage = Stage::new();
     let conn = stage.hub.connect(Encoding::Session);
     let pattern = Pattern::parse("a/+").unwrap();
@@ -202,7 +202,7 @@ fn a_pattern_hears_of_a_channel_that_has_only_moved() {
 }
 
 #[test]
-fn a_page_of_an_older_epoch_brings_nothing_back() {
+fn page_of_older_epoch_is_ignored() {
     let mut stage = Stage::new();
     stage.publish("a", "old");
     let conn = stage.reader(Encoding::Ndjson, "a");
@@ -227,7 +227,7 @@ fn a_page_of_an_older_epoch_brings_nothing_back() {
 }
 
 #[test]
-fn replies_never_cut_a_frame_in_two() {
+fn reply_never_splits_a_frame() {
     let mut stage = Stage::new();
     let conn = stage.reader(Encoding::Session, "a");
     stage.tape.room.insert(conn, 5);
@@ -242,7 +242,7 @@ fn replies_never_cut_a_frame_in_two() {
 }
 
 #[test]
-fn a_bare_reader_is_told_of_a_gap_by_its_close() {
+fn bare_reader_gets_gap_as_close_frame() {
     let mut stage = Stage::new();
     (0..3).for_each(|_| stage.publish("a", "x"));
     stage.history("a").trim(1, &Bounds { count_max: 1, ..BOUNDS });
@@ -255,7 +255,7 @@ fn a_bare_reader_is_told_of_a_gap_by_its_close() {
 }
 
 #[test]
-fn subscriptions_are_checked() {
+fn invalid_subscriptions_are_refused() {
     let mut stage = Stage::with(Config { subscriptions_max: 2, ..Config::default() });
     let conn = stage.reader(Encoding::Session, "a");
     assert_eq!(stage.attach(conn, "a", Since::Now), Err(Code::AlreadySubscribed));
@@ -272,7 +272,7 @@ fn subscriptions_are_checked() {
 }
 
 #[test]
-fn overlapping_patterns_read_each_channel_once() {
+fn overlapping_patterns_deliver_each_channel_once() {
     let mut stage = Stage::new();
     let conn = stage.hub.connect(Encoding::Session);
     for asked in ["a/+", "a/#"] {
@@ -298,7 +298,7 @@ fn overlapping_patterns_read_each_channel_once() {
 }
 
 #[test]
-fn a_pattern_that_matches_too_much_is_told_once() {
+fn oversized_pattern_is_reported_once() {
     let mut stage = Stage::with(Config { subscriptions_max: 2, ..Config::default() });
     let conn = stage.hub.connect(Encoding::Session);
     stage.hub.subscribe_pattern(conn, &pattern("#"), Policy::Every, 0).unwrap();
@@ -313,7 +313,7 @@ fn a_pattern_that_matches_too_much_is_told_once() {
 }
 
 #[test]
-fn a_pattern_resumes_and_misses_nothing_meanwhile() {
+fn resumed_pattern_misses_nothing() {
     let mut stage = Stage::new();
     for data in ["1", "2", "3"] {
         stage.publish("a/1", data);
@@ -334,7 +334,7 @@ fn a_pattern_resumes_and_misses_nothing_meanwhile() {
 }
 
 #[test]
-fn a_pattern_hears_channels_that_others_have_opened() {
+fn pattern_includes_channels_opened_by_other_readers() {
     let mut stage = Stage::new();
     let listener = stage.hub.connect(Encoding::Session);
     stage.hub.subscribe_pattern(listener, &pattern("#"), Policy::Every, 0).unwrap();
@@ -346,7 +346,7 @@ fn a_pattern_hears_channels_that_others_have_opened() {
 }
 
 #[test]
-fn every_event_of_several_channels_lists_all_positions() {
+fn multi_channel_event_lists_all_positions() {
     let mut stage = Stage::new();
     stage.publish("a", "old");
     stage.publish("b", "old");
@@ -363,7 +363,7 @@ fn every_event_of_several_channels_lists_all_positions() {
 /// A reader that is cut between two gaps resumes with the last list of positions. A gap that was not reported yet must
 /// still lie after its position in that list.
 #[test]
-fn no_event_lists_the_end_of_a_gap_that_is_not_told_yet() {
+fn event_lists_no_unreported_gap_end() {
     let mut stage = Stage::new();
     stage.publish("a", "new");
     stage.publish("b", "new");
@@ -386,7 +386,7 @@ fn no_event_lists_the_end_of_a_gap_that_is_not_told_yet() {
 }
 
 #[test]
-fn everyone_who_waits_is_woken_once() {
+fn each_waiter_is_woken_once() {
     let mut stage = Stage::new();
     for id in [1, 2] {
         stage.hub.wait(WaiterId::Task(id), &[name("a"), name("b"), name("a")]);
@@ -399,7 +399,7 @@ fn everyone_who_waits_is_woken_once() {
 }
 
 #[test]
-fn silence_is_broken_by_heartbeats_and_ended_after_a_ping() {
+fn idle_connection_gets_heartbeats_then_ping_then_close() {
     let mut stage = Stage::with(Config { heartbeat_s: 25, grace_s: 10, ..Config::default() });
     let dead = stage.reader(Encoding::Session, "a");
     let alive = stage.reader(Encoding::Bare, "a");
@@ -440,7 +440,7 @@ fn silence_is_broken_by_heartbeats_and_ended_after_a_ping() {
 }
 
 #[test]
-fn who_answers_is_pinged_every_heartbeat_even_if_an_answer_may_take_longer() {
+fn responsive_client_is_pinged_every_heartbeat() {
     let mut stage = Stage::with(Config { heartbeat_s: 2, grace_s: 10, ..Config::default() });
     let (alive, dead) = (stage.reader(Encoding::Bare, "a"), stage.reader(Encoding::Bare, "a"));
     for conn in [alive, dead] {
@@ -462,7 +462,7 @@ fn who_answers_is_pinged_every_heartbeat_even_if_an_answer_may_take_longer() {
 }
 
 #[test]
-fn who_takes_no_byte_holds_no_log_and_still_gets_everything() {
+fn stalled_reader_holds_no_log_and_misses_nothing() {
     let mut stage = Stage::new();
     let stuck = stage.reader(Encoding::Ndjson, "a");
     stage.reader(Encoding::Ndjson, "a");
@@ -487,7 +487,7 @@ fn who_takes_no_byte_holds_no_log_and_still_gets_everything() {
 }
 
 #[test]
-fn who_takes_no_byte_for_eight_heartbeats_is_dead() {
+fn stalled_reader_is_closed_after_eight_heartbeats() {
     let mut stage = Stage::with(Config { heartbeat_s: 10, grace_s: 5, ..Config::default() });
     let stuck = stage.reader(Encoding::Session, "a");
     stage.tape.room.insert(stuck, 0);
@@ -501,7 +501,7 @@ fn who_takes_no_byte_for_eight_heartbeats_is_dead() {
 }
 
 #[test]
-fn a_drain_is_told_to_everyone_in_their_own_words() {
+fn drain_is_encoded_for_each_reader() {
     let mut stage = Stage::new();
     let session = stage.reader(Encoding::Session, "a");
     let sse = stage.reader(Encoding::Sse, "a");

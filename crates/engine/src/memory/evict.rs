@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_shrink_to_one_level() {
+    fn longest_histories_shrink_to_one_level() {
         assert_eq!(level(vec![10, 50, 100], 30), 70);
         assert_eq!(level(vec![10, 50, 100], 50), 50);
         assert_eq!(level(vec![10, 50, 100], 70), 40);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_until_it_is_enough() {
+    fn oldest_publications_are_evicted_until_enough() {
         let idle = [(1, 10), (2, 10), (5, 10)];
         assert_eq!((up_to(&idle, 1), up_to(&idle, 10), up_to(&idle, 11)), (Some(1), Some(1), Some(2)));
         assert_eq!((up_to(&idle, 99), up_to(&[], 1)), (Some(5), None));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_idle_channels_make_room_for_new_ones() {
+    fn longest_idle_channels_are_evicted_first() {
         let world = World::new(Config { channels_max: 16, ..Config::default() });
         for i in 0..16 {
             assert_eq!((0..=i).map(|_| world.append(&format!("old/{i}"), 10).unwrap()).last(), Some(i + 1));
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_leads_to_its_channel_or_nowhere() {
+    fn slot_resolves_to_its_channel_or_nothing() {
         let world = World::new(Config::default());
         let name = |i: u64| format!("c/{i}");
         let mut slots = vec![ChannelSlot::default(); 200];
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_publishes_again_and_again_shares_the_name() {
+    fn repeated_publisher_shares_channel_name() {
         let world = World::new(Config::default());
         let mut names = ["a/b", "a/b", "a/c"].map(|name| ChannelName::parse(name).unwrap());
         for name in &mut names {
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_names_take_no_more_than_all_may() {
+    fn million_names_stay_within_channel_limit() {
         let config = Config { history_bytes_max: 4 << 20, ..Config::default() };
         let world = World::new(config);
         let refused = (0..1_000_000).filter(|i| {
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_made_when_it_is_asked_for() {
+    fn make_room_frees_requested_bytes() {
         let world = World::new(Config::default());
         for i in 0..100 {
             world.append(&format!("c/{i}"), 1000).unwrap();
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn one_flooding_holder_leaves_room_for_all_others_at_once() {
+    fn flooding_holder_leaves_room_immediately() {
         let world = World::new(Config { channels_max: 9000, reserved: vec!["rooms".into()], ..Config::default() });
         assert_eq!(flood(&world, 1, "flood"), 8000);
         for holder in 2..102 {
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_below_an_equal_share_displaces_who_is_over_it() {
+    fn holder_below_share_displaces_holder_above() {
         let world = World::new(Config { channels_max: 900, ..Config::default() });
         world.readers.read.lock().unwrap().extend((0..10).map(|i| format!("flood/{i}")));
         assert_eq!(flood(&world, 1, "flood"), 800);
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_one_namespace_by_many_holders_leaves_the_others_room() {
+    fn namespace_flood_by_many_holders_leaves_room() {
         let world = World::new(Config { channels_max: 3300, reserved: vec!["rooms".into()], ..Config::default() });
         let refused = (1..4000).filter(|i| world.append_by(*i, &format!("x/{i}"), 10).is_err()).count();
         assert_eq!((world.channels(), refused), (3200, 799));
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_taken_from_who_holds_most() {
+    fn largest_holder_loses_bytes_first() {
         let world = World::new(Config { history_bytes_max: 1 << 20, ..Config::default() });
         for i in 0..100 {
             assert_eq!(world.append_by(2, "honest/a", 100), Ok(i + 1));

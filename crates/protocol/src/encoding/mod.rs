@@ -244,20 +244,20 @@ mod tests {
     }
 
     #[test]
-    fn sse_keeps_lines_apart() {
+    fn sse_data_is_split_into_lines() {
         let frame = encoded(Encoding::Sse, &publication(Kind::Text, b"one\r\ntwo\nthree\rfour"));
         assert_eq!(frame, "id: 000000ab:7\ndata: one\ndata: two\ndata: three\ndata: four\n\n");
     }
 
     #[test]
-    fn a_json_line_is_one_line() {
+    fn json_line_contains_no_newline() {
         let frame = encoded(Encoding::Ndjson, &publication(Kind::Json, b"{\n \"a\": 1\r\n}"));
         assert_eq!(frame.matches('\n').count(), 1);
         assert_eq!(frame.trim_end(), r#"{"position":"000000ab:7","time":5,"data":{  "a": 1  }}"#);
     }
 
     #[test]
-    fn binary_is_base64_where_text_is_needed() {
+    fn binary_payload_is_base64_in_text_encodings() {
         let frame = encoded(Encoding::NdjsonMany, &publication(Kind::Binary, &[0xff, 0xfe]));
         let expected = r#"{"channel":"a/b","position":"000000ab:7","time":5,"data":"//4=","encoding":"base64"}"#;
         assert_eq!(frame.trim_end(), expected);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_named_in_every_form() {
+    fn every_encoding_reports_gaps() {
         let position = |offset| crate::Position { epoch: Epoch(1), offset };
         let gap = Gap { from: position(3), to: position(9) };
         let (deflate, _) = Deflate::negotiate("permessage-deflate").unwrap();

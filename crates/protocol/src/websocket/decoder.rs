@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_arrive_whole_however_they_are_cut() {
+    fn split_input_yields_whole_messages() {
         let long = vec![b'x'; 70_000];
         let mut bytes = masked(0x81, b"hello");
         bytes.extend(masked(0x01, b"frag"));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_between_messages() {
+    fn idle_decoder_holds_no_buffer() {
         let mut decoder = Decoder::default();
         decoder.decode(&mut masked(0x81, b"hi"), plain(100), |_| true).unwrap();
         assert_eq!(decoder.buffered_bytes(), 0);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_frames_have_their_close_codes() {
+    fn invalid_frames_have_close_codes() {
         let unmasked = vec![0x81, 2, b'h', b'i'];
         let cases: [(Vec<u8>, u16); 10] = [
             (unmasked, CLOSE_PROTOCOL),
@@ -373,20 +373,20 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_judged_before_its_bytes_arrive() {
+    fn length_is_checked_before_payload_arrives() {
         let mut decoder = Decoder::default();
         let mut head = vec![0x82, 0x80 | 127, 0, 0, 0, 1, 0, 0, 0, 0];
         assert_eq!(decoder.decode(&mut head, plain(1 << 20), |_| true).unwrap_err().code, CLOSE_TOO_LARGE);
     }
 
     #[test]
-    fn fragments_together_obey_the_limit() {
+    fn size_limit_covers_all_fragments() {
         let bytes = [masked(0x02, &[0; 60]), masked(0x80, &[0; 60])].concat();
         assert_eq!(decode_in_steps(&bytes, 9, 100).unwrap_err().code, CLOSE_TOO_LARGE);
     }
 
     #[test]
-    fn a_message_has_so_many_fragments_and_no_more() {
+    fn fragment_count_is_limited() {
         let of = |count: usize| {
             let first = masked(0x02, b"x");
             [first, masked(0x00, b"").repeat(count - 2), masked(0x80, b"")].concat()
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_blows_up_too_much_is_refused_before_it_has() {
+    fn inflate_ratio_is_limited_during_inflation() {
         let message = |text: &str| {
             let mut frame = Vec::new();
             Deflate::negotiate("permessage-deflate").unwrap().0.encode(&mut frame, TEXT, text.as_bytes());
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn compressed_messages_arrive_however_they_are_cut() {
+    fn split_compressed_input_yields_whole_messages() {
         let text = "wheel of a mill, ".repeat(20);
         let mut frame = Vec::new();
         Deflate::negotiate("permessage-deflate").unwrap().0.encode(&mut frame, TEXT, text.as_bytes());
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_frame_of_an_agreed_compressed_message_has_the_bit() {
+    fn compression_bit_is_allowed_only_on_first_frame() {
         let deflate = DecoderLimits::new(100, true);
         let hello = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
         assert_eq!(decode_with_limits(&masked(0xc1, &hello), 1, deflate).unwrap(), ["Text(\"Hello\")"]);

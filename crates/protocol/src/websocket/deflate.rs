@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compressed_comes_back() {
+    fn compression_round_trips() {
         for window_bits in WINDOW_BITS {
             for length in [64, 100, 1000, 40_000, 300_000] {
                 let payload = text(length);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_kept() {
+    fn compression_window_has_negotiated_size() {
         // One kilobyte of noise, twice: only a window that reaches back that far makes it smaller.
         let mut state = 1u32;
         let noise: Vec<u8> = std::iter::repeat_with(|| {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn small_payloads_and_noise_are_sent_as_they_are() {
+    fn incompressible_payloads_are_sent_uncompressed() {
         let mut frame = Vec::new();
         deflate(15).encode(&mut frame, 1, &[b'x'; PAYLOAD_BYTES_MIN - 1]);
         assert_eq!(frame[0], 0x81);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_samples_of_the_rfc_are_read() {
+    fn rfc_samples_are_decoded() {
         let hello = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
         let stored = [0x00, 0x05, 0x00, 0xfa, 0xff, 0x48, 0x65, 0x6c, 0x6c, 0x6f, 0x00];
         let last = [0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 0x00];
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_too_large_at_the_first_byte_too_many() {
+    fn inflation_stops_at_size_limit() {
         let bomb = compressed(&vec![0; 8 << 20], 15);
         assert!(bomb.len() < (8 << 20) / 100, "{}", bomb.len());
         for max in [0, 1, 1000, 1 << 20, (8 << 20) - 1] {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_data_is_refused_and_does_no_harm_to_the_next() {
+    fn invalid_data_does_not_affect_next_message() {
         let good = compressed(&text(1000), 15);
         let reserved_block = [0x07];
         let before_the_beginning = [0x02, 0x09, 0x00];
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_offer_that_can_be_met_is_answered() {
+    fn first_supported_offer_is_accepted() {
         let plain = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
         let ten = format!("{plain}; server_max_window_bits=10");
         let cases = [

@@ -15,7 +15,7 @@ const SEED: u64 = 0x5eed;
 const ROUNDS: usize = 5_000;
 
 #[test]
-fn every_form_is_spelled_as_the_simple_way_does() {
+fn every_encoding_matches_simple_reference() {
     let mut dice = Dice(Pcg64Mcg::seed_from_u64(SEED));
     for round in 0..ROUNDS {
         let (channel, epoch, publication) = (dice.channel(), Epoch(dice.number() as u32), dice.publication());
@@ -41,7 +41,7 @@ fn every_form_is_spelled_as_the_simple_way_does() {
 }
 
 #[test]
-fn every_answer_is_spelled_as_the_simple_way_does() {
+fn every_reply_matches_simple_reference() {
     let mut dice = Dice(Pcg64Mcg::seed_from_u64(SEED));
     for round in 0..ROUNDS / 10 {
         let (channel, end) = (dice.channel(), dice.position());

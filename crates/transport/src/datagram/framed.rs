@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_number_serves_datagrams_and_streams() {
+    fn one_port_serves_udp_and_tcp() {
         let (datagrams, streams) = bind("127.0.0.1:0".parse().unwrap(), 1 << 16).unwrap();
         let address = datagrams.local_addr().unwrap();
         assert_ne!(address.port(), 0);

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_are_checked() {
+    fn invalid_read_requests_are_refused() {
         let channel = || ChannelName::parse("a").unwrap();
         let request =
             ReadRequest::one(&parts("/x?since=earliest&wait=1.5&limit=7&policy=latest&_=9"), channel()).unwrap();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_begins_with_history_unless_it_says_where() {
+    fn range_starts_at_history_by_default() {
         let start = |uri: &str| ReadRequest::one(&parts(uri), ChannelName::parse("a").unwrap()).unwrap().channels[0].1;
         assert_eq!(start("/x?until=now"), Some(Since::Earliest));
         assert_eq!(start("/x?since=5&until=9"), Some(Since::Time(5)));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn several_channels_have_their_own_positions() {
+    fn each_channel_has_its_own_position() {
         let request = ReadRequest::many(&parts("/v1/stream?channel=a/b@1:5&channel=c&since=earliest")).unwrap();
         assert!(matches!(request.channels[0].1, Some(Since::Position(at)) if at.offset == 5));
         assert_eq!(request.channels[1].1, Some(Since::Earliest));

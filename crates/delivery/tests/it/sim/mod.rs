@@ -158,7 +158,7 @@ fn ten_thousand_seeds() {
 /// Checks the simulation itself: most runs that a defect affects must detect it. A run may miss the defect if the
 /// affected client is cut before it notices.
 #[test]
-fn broken_worlds_are_noticed() {
+fn deliberate_defects_are_detected() {
     for (breakage, least_percent) in [
         (Breakage::DroppedBytes, 90),
         (Breakage::PageWithHole, 90),

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_of_the_rfc_is_answered() {
+    fn rfc_handshake_sample_is_answered() {
         let (response, upgrade) = accept_session(&request(|_| {}), somebody(), false).unwrap();
         assert_eq!(response.headers()[header::SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
         assert!(upgrade.session && upgrade.request.is_none() && upgrade.ticket.is_none());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_handshakes_are_refused_with_the_reason() {
+    fn invalid_handshake_is_refused_with_reason() {
         for name in ["connection", "sec-websocket-version", "sec-websocket-key", "sec-websocket-protocol"] {
             let error =
                 accept_session(&request(|headers| drop(headers.remove(name))), somebody(), false).err().expect(name);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn compression_is_agreed_on_only_where_it_is_switched_on() {
+    fn compression_is_negotiated_only_if_enabled() {
         let offering = request(|headers| {
             headers.append(header::SEC_WEBSOCKET_EXTENSIONS, HeaderValue::from_static("x-other"));
             let offer = "permessage-deflate; client_max_window_bits; server_max_window_bits=12";
