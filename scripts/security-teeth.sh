@@ -49,19 +49,19 @@ test_of() { echo cargo test --quiet --locked -p "millrace-$1" "${@:2}"; }
 
 without "a ticket of somebody else" crates/protocol/src/ticket.rs \
     'signed\.map_err\(' 'Some(()).ok_or(signed).map_err(' \
-    $(test_of protocol --lib a_ticket_is_good_for_its_subject_alone)
+    $(test_of protocol --lib ticket_is_valid_only_for_its_subject)
 without "a subscription beyond the grant" crates/protocol/src/channel.rs \
     'held == "\+" && level != "#"' 'held == "+"' \
-    $(test_of protocol --lib a_pattern_covers_what_it_matches_all_of)
+    $(test_of protocol --lib pattern_covers_only_patterns_inside_it)
 without "pages of other origins read answers" crates/transport/src/admission/access/origin.rs \
     'Origin::Foreign => CorsAccess::Refusal' 'Origin::Foreign => CorsAccess::Answer { with_cookies: false }' \
-    $(test_of transport --test it pages_of_allowed_origins_may_read_and_others_may_not)
+    $(test_of transport --test it only_allowed_origins_may_read)
 without "passwords of engines" crates/engine/src/shown_url.rs \
     'rest\.rsplit_once\(.@.\)\.map_or\(rest, \|\(_, rest\)\| rest\)' 'rest' \
     $(test_of cli --test it passwords_of_engines_and_secrets_are_shown_by_no_command_and_no_error)
 without "buffers of half-sent requests" crates/transport/src/serve/write_timeout.rs \
     'this\.hold\(buf\.capacity\(\)\)\?;' '' \
-    $(test_of transport --lib a_large_buffer_counts_as_long_as_its_connection)
+    $(test_of transport --lib large_buffer_is_counted_until_connection_ends)
 without "the scheme of an origin" crates/transport/src/admission/access/origin.rs \
     'is_same_scheme = !access\.is_https' 'is_same_scheme = true' \
     $(test_of transport --test it http_page_is_foreign_to_https_server)
@@ -76,7 +76,7 @@ without "libraries in the log" crates/server/src/log.rs \
     $(test_of cli --test it whatever_peers_send_is_no_warning)
 without "the depth of JSON" crates/protocol/src/publication.rs \
     '&& depth\(json\) > JSON_DEPTH_MAX' '&& false' \
-    $(test_of transport --test it json_that_is_too_deep_for_clients_is_no_json)
+    $(test_of transport --test it too_deep_json_is_refused)
 
 rm -f "$log"
 printf '%d passed, %d failed\n' $bitten $toothless

@@ -16,7 +16,7 @@ use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use hmac::{Hmac, KeyInit, Mac};
 use libfuzzer_sys::fuzz_target;
 use millrace_fuzz::file;
-use millrace_protocol::{Code, Error, Grant, Pattern, Right};
+use millrace_protocol::{Code, Error, Grant, Pattern, Permission};
 use millrace_server::{
     auth::{ApiKey, Auth, Config, Rights, encode_hash, hash_api_key},
     config::Secret,
@@ -143,16 +143,16 @@ fn message(header: &str, claims: &str) -> String {
 /// Returns the rules that the claims grant.
 ///
 /// Source: docs/reference/tokens.md, "What a token says".
-fn rules(claims: &Value) -> Vec<(Right, Pattern)> {
-    let said = |right: Right| match &claims["millrace"] {
+fn rules(claims: &Value) -> Vec<(Permission, Pattern)> {
+    let said = |permission: Permission| match &claims["millrace"] {
         Value::Null => {
-            if right == Right::Publish {
+            if permission == Permission::Publish {
                 vec!["cars/{sub}/#"]
             } else {
                 vec![]
             }
         }
-        rights => rights[right.name()].as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+        permissions => permissions[permission.name()].as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
     };
     let subject = claims["sub"].as_str();
     let fill = |pattern: &str| {
@@ -162,8 +162,8 @@ fn rules(claims: &Value) -> Vec<(Right, Pattern)> {
             false => pattern.to_owned(),
         }
     };
-    let rule = |right: Right| move |pattern: &str| (right, Pattern::parse(&fill(pattern)).expect("a good pattern"));
-    let rules: Vec<_> = Right::ALL.into_iter().flat_map(|right| said(right).into_iter().map(rule(right))).collect();
+    let rule = |permission: Permission| move |pattern: &str| (permission, Pattern::parse(&fill(pattern)).expect("a good pattern"));
+    let rules: Vec<_> = Permission::ALL.into_iter().flat_map(|permission| said(permission).into_iter().map(rule(permission))).collect();
     assert!(rules.len() <= RULES_MAX);
     rules
 }

@@ -21,20 +21,20 @@ pub trait Engine: Send + Sync {
     fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>>;
 
     /// Accepts a publication like [`Engine::append`], for a caller that publishes into one channel repeatedly. The
-    /// caller passes `place` and `channel` as the previous call left them. `channel` becomes the engine's own copy of
+    /// caller passes `slot` and `channel` as the previous call left them. `channel` becomes the engine's own copy of
     /// the name, so that later comparisons compare pointers, not text.
     fn append_at(
         &self,
-        _place: &mut Place,
+        _slot: &mut ChannelSlot,
         channel: &mut ChannelName,
         publication: NewPublication,
     ) -> Answer<Result<Position, Error>> {
         self.append(channel, publication)
     }
 
-    /// Announces that a publication for this place follows. The engine prefetches the memory that the publication will
+    /// Announces that a publication for this slot follows. The engine prefetches the memory that the publication will
     /// touch.
-    fn expect(&self, _place: Place) {}
+    fn expect(&self, _slot: ChannelSlot) {}
 
     /// Returns a page of history. For a channel without publications it returns an empty page at the start of the log.
     /// If the channel is watched, every publication after the page is delivered, so no publication is lost between
@@ -104,4 +104,4 @@ pub struct Newest {
 /// Cached location of a channel inside an engine, from the previous call. It saves the lookup by name while the
 /// location is still valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place(pub(crate) Option<NonZeroU32>);
+pub struct ChannelSlot(pub(crate) Option<NonZeroU32>);

@@ -25,11 +25,11 @@ mod sqlite;
 pub use answer::Answer;
 pub use config::{Config, HistoryConfig};
 pub use deliver::Deliver;
-pub use engine::{Engine, Newest, Place};
+pub use engine::{ChannelSlot, Engine, Newest};
 pub use log_rate_limit::LogRateLimit;
 pub use memory::MemoryEngine;
 pub use open_error::OpenError;
-pub use shares::{Held, may_take};
+pub use shares::{HolderCounts, may_take};
 pub use shown_url::shown_url;
 pub use sqlite::SqliteEngine;
 

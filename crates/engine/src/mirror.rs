@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joined_channel_answers_what_it_has_heard() {
+    fn joined_channel_serves_received_publications() {
         let (mirror, all, name) = mirror();
         mirror.open(&name);
         assert_eq!(page(&mirror, &name, at(1, 4), false), None, "nothing is known yet");
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_while_parted_is_told() {
+    fn missed_publications_are_reported_at_join() {
         let (mirror, all, name) = mirror();
         mirror.open(&name);
         mirror.join(&name, at(1, 0), 5);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overtakes_waits_for_what_is_late() {
+    fn early_publication_waits_for_missing_one() {
         let (mirror, all, name) = mirror();
         mirror.open(&name);
         mirror.join(&name, at(1, 0), 5);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_that_stays_begins_anew() {
+    fn abandoned_gap_restarts_mirror() {
         let (mirror, all, name) = mirror();
         mirror.open(&name);
         mirror.join(&name, at(1, 0), 5);
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_delivered_behind_what_was_told() {
+    fn waiting_publications_follow_reported_move() {
         let (mirror, all, name) = mirror();
         mirror.open(&name);
         mirror.join(&name, at(1, 0), 5);
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_watched_is_kept() {
+    fn mirror_keeps_only_watched_channels() {
         let (mirror, all, name) = mirror();
         hear(&mirror, &name, at(1, 1), false);
         assert_eq!((told(&all), mirror.size()), (vec![('d', 1, 1)], (0, 0)));
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_by_the_next_sweep() {
+    fn sweep_bounds_mirror_memory() {
         let told = Arc::new(Told::default());
         let config = Config { history_bytes_max: 1000, ..Config::default() };
         let (mirror, name) = (Mirror::new(config, told), ChannelName::parse("a").unwrap());

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn who_attends_is_not_woken_and_misses_nothing() {
+    fn running_shard_is_not_woken_and_misses_nothing() {
         let mailbox = Mailbox::default();
         let woken = |mailbox: &Mailbox| {
             let mut notified = std::pin::pin!(mailbox.filled());
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mailbox_is_congested_from_the_mark_until_it_is_emptied() {
+    fn mailbox_is_congested_until_it_is_empty() {
         let all = Arc::<AtomicUsize>::default();
         let (one, other) = (Mailbox::new(all.clone()), Mailbox::new(all.clone()));
         let seen = || (one.is_congested(), other.is_congested(), all.load(Relaxed));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overflow_keeps_the_newest_of_each_channel() {
+    fn overflowing_mailbox_keeps_newest_per_channel() {
         let mailbox = Mailbox::default();
         mailbox.push(delivery("rare", 1));
         for offset in 1..=ENTRIES_MAX as u64 {

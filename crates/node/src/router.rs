@@ -237,7 +237,7 @@ mod tests {
     use millrace_protocol::{Kind, PublicationHead};
 
     #[test]
-    fn only_interested_shards_get_it_and_only_once() {
+    fn publication_reaches_each_reading_shard_once() {
         let router = Router::new(3);
         let channel = ChannelName::parse("a/b").unwrap();
         let key = ChannelKey::from_bits(1 << 32).unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_publishes_into_a_full_mailbox_meets_congestion() {
+    fn only_publisher_into_full_mailbox_is_congested() {
         let router = Router::new(2);
         let [busy, quiet, matched] = ["busy", "quiet", "matched/x"].map(|name| ChannelName::parse(name).unwrap());
         let key = ChannelKey::from_bits(1 << 32).unwrap();

@@ -9,7 +9,7 @@ use std::{
 };
 
 use millrace_delivery::{ConnId, Hub, Output, Page, PageLimit, ReadTicket, WaiterId, Wire};
-use millrace_engine::{Answer, Engine, Place};
+use millrace_engine::{Answer, ChannelSlot, Engine};
 use millrace_protocol::{
     ChannelName, Code, Error, NewPublication, Pattern, Position, Since,
     session::{Policy, Target, encode_error_push},
@@ -167,11 +167,11 @@ impl<S: Sockets> Shard<S> {
     /// [`Engine::append_at`].
     pub fn append_at(
         &self,
-        place: &mut Place,
+        slot: &mut ChannelSlot,
         channel: &mut ChannelName,
         publication: NewPublication,
     ) -> Answer<Result<Position, Error>> {
-        self.counted(publication, |publication| self.engine.append_at(place, channel, publication))
+        self.counted(publication, |publication| self.engine.append_at(slot, channel, publication))
     }
 
     fn counted(
@@ -395,9 +395,9 @@ impl<S: Sockets> Shard<S> {
                 Output::Wake(waiter) => self.report_woken(waiter),
                 Output::Refuse { conn, error } => {
                     let mut hub = self.hub.borrow_mut();
-                    let Some(form) = hub.form(conn) else { continue };
+                    let Some(encoding) = hub.encoding(conn) else { continue };
                     let mut frame = Vec::new();
-                    form.encode_text(&mut frame, &encode_error_push(&error));
+                    encoding.encode_text(&mut frame, &encode_error_push(&error));
                     hub.send(conn, &frame, &mut *self.sockets.borrow_mut());
                 }
                 Output::Close(conn) => {

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_read() {
+    fn commands_are_decoded() {
         let (id, command) = decode_command(
             r#"{"id":3,"subscribe":{"channel":"a/+","since":1700,"policy":"latest","positions":{"a/b":"1:2"}}}"#,
         );
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_commands_keep_their_id() {
+    fn command_error_keeps_id() {
         let (id, command) = decode_command(r#"{"id":9,"dance":{}}"#);
         assert_eq!((id, command.unwrap_err().code), (Some(9), Code::BadJson));
         assert_eq!(decode_command("{").0, None);
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn data_passes_through_untouched() {
+    fn json_data_is_not_reencoded() {
         let (_, publication) = decode_publish(r#"{"channel":"a","data":{"b" : 1.50}}"#).unwrap();
         assert_eq!((publication.kind, &*publication.data), (Kind::Json, br#"{"b" : 1.50}"#.as_slice()));
         let (_, publication) = decode_publish(r#"{"channel":"a","data":"h\u00e9"}"#).unwrap();

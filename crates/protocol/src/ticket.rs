@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_says_what_was_signed_until_its_time_is_over() {
+    fn ticket_round_trips_until_it_expires() {
         let key = TicketKey::new(b"secret");
         let read = [channel("a/b"), pattern(20)];
         let ticket = key.sign(&read, None, 1000).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_is_good_for_its_subject_alone() {
+    fn ticket_is_valid_only_for_its_subject() {
         let key = TicketKey::new(b"secret");
         let whom = [None, Some(""), Some("ann"), Some("anna")];
         for signed in whom {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_a_ticket() {
+    fn forged_tickets_are_refused() {
         let key = TicketKey::new(b"secret");
         let ticket = key.sign(&[channel("a/b")], None, 1000).unwrap();
         let foreign = TicketKey::new(b"another").sign(&[channel("a/b")], None, 1000).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out() {
+    fn oversized_ticket_omits_subscriptions() {
         let key = TicketKey::new(b"secret");
         let many: Vec<_> = (0..1000).map(|i| channel(&format!("cars/{i}/telemetry"))).collect();
         let ticket = key.sign(&many, None, 1000).unwrap();

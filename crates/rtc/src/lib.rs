@@ -21,7 +21,7 @@ pub mod sdp;
 mod stun;
 
 pub use channels::{Event, Lane};
-pub use connection::{Broken, Candidates};
+pub use connection::{Candidates, ConnectionError};
 pub use contain::{contain, is_contained};
 pub use peer::{Offer, Output, Outputs, Peer};
 pub use sdp::BadOffer;

@@ -10,7 +10,7 @@ use http::{Method, StatusCode, header, request::Parts};
 use millrace_protocol::{Code, Error};
 use millrace_transport::{
     Context, Question,
-    admin::{Connection, ConnectionFilter, Place},
+    admin::{Connection, ConnectionFilter, ConnectionKey},
     http::{Response, problem, text},
 };
 use serde::Deserialize;
@@ -94,7 +94,7 @@ impl Admin {
                 "id" => filter.id = Some(value.into()),
                 "subject" => filter.subject = Some(value.into()),
                 "address" => filter.address = Some(value.parse().map_err(|_| bad("address"))?),
-                "after" => after = Some(value.parse::<Place>().map_err(|_| bad("after"))?),
+                "after" => after = Some(value.parse::<ConnectionKey>().map_err(|_| bad("after"))?),
                 "limit" => limit = value.parse::<usize>().map_err(|_| bad("limit"))?.clamp(1, CONNECTIONS_MAX),
                 _ => {
                     let known = "the parameters of this URL are id, subject, address, after, limit";

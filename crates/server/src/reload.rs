@@ -86,7 +86,7 @@ fn sections(config: &Config) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use millrace_protocol::Right;
+    use millrace_protocol::Permission;
 
     use super::*;
     use crate::config::Namespace;
@@ -95,14 +95,14 @@ mod tests {
     fn old_and_new() -> (Config, Config) {
         let anonymous = |right| Namespace { anonymous: vec![right], ..Namespace::default() };
         let mut old = Config::default();
-        old.namespaces.insert("gone".into(), anonymous(Right::Publish));
+        old.namespaces.insert("gone".into(), anonymous(Permission::Publish));
         let mut new = Config::default();
         new.log.level = "debug".into();
         new.limits.subscriptions_max = 7;
         new.limits.memory_bytes_max = 1 << 30;
         new.server.shards = 3;
         new.namespaces.insert("cars".into(), Namespace { count_max: Some(7), ..Namespace::default() });
-        new.namespaces.insert("news".into(), anonymous(Right::Subscribe));
+        new.namespaces.insert("news".into(), anonymous(Permission::Subscribe));
         new.auth.issuer = "https://id.example".into();
         new.auth.cookie = "token".into();
         new.tls.give_out_ca = "ca.pem".into();

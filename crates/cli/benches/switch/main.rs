@@ -314,7 +314,7 @@ impl Crowd {
                 let Ok((length, from)) = client.socket.recv_from(&mut buffer) else { continue };
                 let now = Instant::now();
                 if let Some(sink) = client.sink.as_mut().filter(|_| is_media(&buffer[..length])) {
-                    let Some(time) = sink.hear(&buffer[..length], now) else { continue };
+                    let Some(time) = sink.receive(&buffer[..length], now) else { continue };
                     let since = ticks(now - self.began).wrapping_sub(time.wrapping_sub(client.shift));
                     self.delays_us.push(u64::from(since) * 100 / 9);
                     continue;

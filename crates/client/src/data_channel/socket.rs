@@ -160,7 +160,7 @@ impl PeerSocket {
         }
     }
 
-    fn handle(&mut self, work: impl FnOnce(&mut Peer, &mut Outputs) -> Result<(), millrace_rtc::Broken>) {
+    fn handle(&mut self, work: impl FnOnce(&mut Peer, &mut Outputs) -> Result<(), millrace_rtc::ConnectionError>) {
         self.is_over |= work(&mut self.peer, &mut self.outputs).is_err();
     }
 }

@@ -47,8 +47,8 @@ pub(super) struct Session {
     pub subject: Option<String>,
     /// Number of the ICE session; each ICE restart increases it.
     pub generation: u64,
-    pub _permit: ConnectionSlot,
-    pub _slot: Option<ReaderSlot>,
+    pub _connection_slot: ConnectionSlot,
+    pub _reader_slot: Option<ReaderSlot>,
 }
 
 impl Media {

@@ -10,7 +10,7 @@ use std::{
 
 use millrace_sfu::{
     mixer::{Input, Mixed, Mixer},
-    switch::ToMixer,
+    switch::MixerSender,
 };
 use tokio::{
     sync::mpsc::{self, Sender},
@@ -30,7 +30,7 @@ const MIXED_MAX: usize = 25;
 /// Starts the mixer thread of a room. The thread ends when the returned sender is dropped.
 ///
 /// Errors: the system refuses a thread.
-pub(super) fn start(conference: &Rc<Conference>, room: &RoomName, slot: MixerSlot) -> io::Result<ToMixer> {
+pub(super) fn start(conference: &Rc<Conference>, room: &RoomName, slot: MixerSlot) -> io::Result<MixerSender> {
     let (sender, inputs) = sync_channel(INPUTS_MAX);
     let (output, mut mixed_frames) = mpsc::channel::<Mixed>(MIXED_MAX);
     let thread = thread::Builder::new().name("mixer".into());
@@ -43,7 +43,7 @@ pub(super) fn start(conference: &Rc<Conference>, room: &RoomName, slot: MixerSlo
     spawn_local(async move {
         while let Some(mixed) = mixed_frames.recv().await {
             let now = Instant::now();
-            conference.media.with_switch(|switch, send| switch.pass_mixed(room.as_str(), &mixed, now, send));
+            conference.media.with_switch(|switch, send| switch.send_mixed(room.as_str(), &mixed, now, send));
         }
     });
     // Drop the input if the queue is full, as on any full link.

@@ -7,7 +7,7 @@ use std::{rc::Rc, time::Instant};
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
-use millrace_protocol::{ChannelName, Code, Error, Right, session::Target};
+use millrace_protocol::{ChannelName, Code, Error, Permission, session::Target};
 use millrace_sfu::switch::{MIX, MemberId, Role};
 
 use super::members::{Owner, Session, refused};
@@ -81,7 +81,7 @@ async fn begin(
     role: Role,
 ) -> Result<Response, Error> {
     let caller = conference.admission.caller(parts).await?;
-    let right = if role == Role::Publisher { Right::Publish } else { Right::Subscribe };
+    let right = if role == Role::Publisher { Permission::Publish } else { Permission::Subscribe };
     caller.check(right, &Target::Channel(media_channel(&room)?))?;
     let query = Query::parse(parts, &["name"])?;
     let name = query.get("name").unwrap_or(if role == Role::Publisher { "whip" } else { "whep" }).to_owned();
@@ -103,7 +103,8 @@ async fn begin(
     else {
         return Err(Error::new(Code::BadRequest, "the address of the request is not known"));
     };
-    let (permit, slot) = (conference.admission.limits.connect(address)?, conference.admission.admit(parts, &caller)?);
+    let (connection_slot, reader_slot) =
+        (conference.admission.limits.connect(address)?, conference.admission.admit(parts, &caller)?);
     let offer = read_text(conference, parts, body, OFFER_BYTES_MAX).await?;
     let subject = subject_of(&caller);
     let secret = random_name();
@@ -117,7 +118,14 @@ async fn begin(
             let no_port = "this server has no port for media (`rtc.listen` is off)";
             let joined = joined.ok_or_else(|| Error::new(Code::NotFound, no_port))?;
             let (member, answer) = joined.map_err(|error| refused(&error))?;
-            let session = Session { member, room: known, subject, generation: 1, _permit: permit, _slot: slot };
+            let session = Session {
+                member,
+                room: known,
+                subject,
+                generation: 1,
+                _connection_slot: connection_slot,
+                _reader_slot: reader_slot,
+            };
             conference.media.members.borrow_mut().insert(member, Owner::Session(key.as_str().into()));
             conference.media.sessions.borrow_mut().insert(key.into(), session);
             Ok(answer)

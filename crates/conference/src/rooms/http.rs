@@ -4,7 +4,7 @@ use std::{rc::Rc, time::Instant};
 
 use ::http::{HeaderValue, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
-use millrace_protocol::{Code, Error, Holder, Right};
+use millrace_protocol::{Code, Error, Holder, Permission};
 use millrace_room::{Join, Role, SWITCH, Topology};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -103,7 +103,7 @@ pub(crate) async fn answer(
     let room = RoomName::parse(path.room)?;
     match path.rest {
         Rest::Room => {
-            caller.may(Right::Subscribe, &room.state())?;
+            caller.may(Permission::Subscribe, &room.state())?;
             show(conference, room).await
         }
         Rest::Participants => join(conference, parts, body, &caller, room).await,
@@ -120,7 +120,7 @@ pub(crate) async fn answer(
             reports(conference, parts, body, room, id.to_owned()).await
         }
         Rest::Mute(id) => {
-            caller.may(Right::Publish, &room.moderate())?;
+            caller.may(Permission::Publish, &room.moderate())?;
             // Without a token every client has this permission, so only the room's host may use it.
             let host = caller.anonymous.then(|| secret(parts)).transpose()?;
             mute(conference, parts, body, room, id.to_owned(), host).await
@@ -162,15 +162,15 @@ async fn join(
     let asked = read_object(conference, parts, body, JOIN_BYTES_MAX).await?;
     let JoinRequest { name, topology, role } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
     let role = if is_viewer { Role::Viewer } else { role };
-    let mut chance = [[0; 16]; 2];
-    for bytes in &mut chance {
+    let mut random = [[0; 16]; 2];
+    for bytes in &mut random {
         getrandom::fill(bytes).map_err(|error| Error::new(Code::Internal, error.to_string()))?;
     }
     let (since_ms, holder) = (conference.shard.engine.now_ms(), caller.holder.number());
-    let join = Join { name, topology, role, since_ms, chance, holder };
+    let join = Join { name, topology, role, since_ms, random, client_id: holder };
     let (room_name, moderate) = (room.clone(), room.moderate());
     let mut joined = conference.ask(&room, move |conference| enter(conference, room_name, join)).await?;
-    if caller.may(Right::Publish, &moderate).is_ok() {
+    if caller.may(Permission::Publish, &moderate).is_ok() {
         joined["moderates"] = json!(if caller.anonymous { "as_host" } else { "always" });
     }
     joined["ice_servers"] = json!(conference.ice_servers(caller));
@@ -189,7 +189,7 @@ async fn enter(conference: Rc<Conference>, room: RoomName, join: Join) -> Result
     // Messages published from now on have later positions than these.
     let chat = conference.shard.engine.newest(&room.chat()).await?.top;
     let data = conference.shard.engine.newest(&room.data()).await?.top;
-    let holder = Holder::new(join.holder);
+    let holder = Holder::new(join.client_id);
     let joined = conference.rooms.join(&room, join, conference.media.has_sfu())?;
     let id = joined.id.as_str();
     let inbox = signal(&conference, holder, &room, "server", id, welcome(), None);
@@ -278,9 +278,9 @@ async fn signals(
 /// connection. Returns `None` if a limit is reached; the participant's data then uses another transport.
 fn guests(conference: &Conference, parts: &Parts, caller: &Caller) -> Option<Guests> {
     let address = parts.extensions.get::<std::sync::Arc<RequestConnection>>()?.address;
-    let permit = conference.admission.limits.connect(address).ok()?;
-    let seat = conference.admission.admit(parts, caller).ok()?;
-    Some(Guests { caller: caller.clone(), ticket: None, permit, seat })
+    let connection_slot = conference.admission.limits.connect(address).ok()?;
+    let reader_slot = conference.admission.admit(parts, caller).ok()?;
+    Some(Guests { caller: caller.clone(), ticket: None, connection_slot, reader_slot })
 }
 
 async fn reports(
@@ -341,9 +341,9 @@ async fn mute(
 ///
 /// Errors: as [`Caller::may`].
 fn may_take_part(caller: &Caller, room: &RoomName) -> Result<bool, Error> {
-    match caller.may(Right::Publish, &room.chat()) {
+    match caller.may(Permission::Publish, &room.chat()) {
         Ok(()) => Ok(false),
-        Err(error) => caller.may(Right::Subscribe, &room.chat()).map(|()| true).map_err(|_| error),
+        Err(error) => caller.may(Permission::Subscribe, &room.chat()).map(|()| true).map_err(|_| error),
     }
 }
 

@@ -63,7 +63,7 @@ impl Rooms {
                     let detail = "all mixers of this server are in use (`rooms.mixers_max`); try again later";
                     return Err(Error::new(Code::TooMany, detail));
                 }
-                let holder = Holder::new(join.holder);
+                let holder = Holder::new(join.client_id);
                 let joined = room.join(now, join).map_err(refused)?;
                 shared.open(holder)?;
                 tracing::info!(room = name.as_str(), "room opened");

@@ -3,7 +3,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use millrace_engine::{Held, may_take};
+use millrace_engine::{HolderCounts, may_take};
 use millrace_protocol::{Code, Error, Holder};
 
 use super::Config;
@@ -14,7 +14,7 @@ pub struct Shared {
     /// Number of rooms of all shards.
     count: AtomicUsize,
     /// Number of rooms of each holder.
-    held: Held,
+    held: HolderCounts,
     /// Number of rooms that are mixed now.
     mixers: AtomicUsize,
 }

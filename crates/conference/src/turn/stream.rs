@@ -29,8 +29,8 @@ const HANDSHAKE: u8 = 22;
 
 pub async fn accept(driver: Rc<TurnDriver>, listener: TcpListener) {
     let acceptor = driver.tls.clone().map(|settings| Rc::new(tls::Acceptor::new(settings)));
-    let begin = |stream, from, permit| {
-        drop(spawn_local(connection(driver.clone(), stream, from, acceptor.clone(), permit)));
+    let begin = |stream, from, connection_slot| {
+        drop(spawn_local(connection(driver.clone(), stream, from, acceptor.clone(), connection_slot)));
     };
     framed::accept(listener, &driver.connection_limits, begin).await;
 }
@@ -40,7 +40,7 @@ async fn connection(
     stream: TcpStream,
     from: SocketAddr,
     acceptor: Option<Rc<tls::Acceptor>>,
-    _permit: ConnectionSlot,
+    _connection_slot: ConnectionSlot,
 ) {
     let stream = match begin(stream, acceptor).await {
         Ok(stream) => stream,
@@ -67,7 +67,7 @@ async fn begin(stream: TcpStream, acceptor: Option<Rc<tls::Acceptor>>) -> io::Re
         return Ok(Stream::plain(stream));
     }
     let acceptor = acceptor.ok_or(io::ErrorKind::Unsupported)?;
-    let _permit = acceptor.permit().ok_or(io::ErrorKind::ConnectionRefused)?;
+    let _handshake = acceptor.handshake_slot().ok_or(io::ErrorKind::ConnectionRefused)?;
     let mut settings = acceptor.settings();
     // Clear the ALPN protocols: this port does not speak HTTP. Few clients send the names that RFC 7443 defines for
     // TURN.

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_are_cut_at_keys_and_at_what_a_message_holds() {
+    fn batches_are_cut_at_keys_and_message_size() {
         let message_max = HEAD_BYTES + 3 * (PUBLICATION_BYTES + 10);
         let cuts = |batch: &[NewPublication]| cut(batch, message_max);
         assert_eq!(cuts(&vec![new(10, None); 7]), Ok(vec![3, 6, 7]));

@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use millrace_protocol::{Code, Error, Grant, Pattern, Right};
+use millrace_protocol::{Code, Error, Grant, Pattern, Permission};
 use serde::{Deserialize, Serialize};
 
 use super::api_key;
@@ -186,12 +186,12 @@ fn check_url(url: &str) -> Result<(), &'static str> {
 }
 
 impl Rights {
-    pub fn by_right(&self) -> [(Right, &[String]); 4] {
+    pub fn by_right(&self) -> [(Permission, &[String]); 4] {
         [
-            (Right::Subscribe, &self.subscribe),
-            (Right::Publish, &self.publish),
-            (Right::Presence, &self.presence),
-            (Right::History, &self.history),
+            (Permission::Subscribe, &self.subscribe),
+            (Permission::Publish, &self.publish),
+            (Permission::Presence, &self.presence),
+            (Permission::History, &self.history),
         ]
     }
 
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn subject_placeholder_limits_device_to_its_channels() {
         let grant = publish(&["cars/{sub}/#"], Some("car-7")).unwrap();
-        let may = |target: &str| grant.check(Right::Publish, &Target::parse(target).unwrap()).is_ok();
+        let may = |target: &str| grant.check(Permission::Publish, &Target::parse(target).unwrap()).is_ok();
         assert!(
             may("cars/car-7/telemetry") && !may("cars/car-8/telemetry") && !may("cars/car-70/x") && !may("cars/+/x")
         );

@@ -1,7 +1,7 @@
 //! Tokens that are accepted, and the many kinds that are refused.
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
-use millrace_protocol::{Code, Right};
+use millrace_protocol::{Code, Permission};
 use millrace_server::auth::{
     Algorithm, ApiKey, Auth, Config, Revoked, Rights, SigningKey, encode_hash, generate, generate_api_key, hash_api_key,
 };
@@ -66,9 +66,13 @@ async fn tokens_of_other_libraries_are_accepted() {
                     let grant = grant.unwrap_or_else(|error| panic!("{library} {algorithm}: {error}"));
                     assert_eq!((grant.subject.as_deref(), grant.id.as_deref()), (Some("car-7"), Some("t-1")));
                     assert_eq!(grant.expires_s, Some(NOW + 3600 + 10), "with the leeway");
-                    assert!(may(&grant, Right::Publish, "cars/car-7/x") && may(&grant, Right::Subscribe, "cars/+/x"));
                     assert!(
-                        !may(&grant, Right::Publish, "cars/car-8/x") && !may(&grant, Right::History, "cars/car-7/x")
+                        may(&grant, Permission::Publish, "cars/car-7/x")
+                            && may(&grant, Permission::Subscribe, "cars/+/x")
+                    );
+                    assert!(
+                        !may(&grant, Permission::Publish, "cars/car-8/x")
+                            && !may(&grant, Permission::History, "cars/car-7/x")
                     );
                 }
                 seen += 1;
@@ -232,10 +236,10 @@ async fn token_without_permissions_gets_default() {
     let mut claims = claims();
     claims.as_object_mut().unwrap().remove("millrace");
     let grant = verify(&auth, &hs256().sign(&claims, None).unwrap()).await.unwrap();
-    assert!(may(&grant, Right::Publish, "cars/car-7/x") && !may(&grant, Right::Publish, "cars/car-8/x"));
+    assert!(may(&grant, Permission::Publish, "cars/car-7/x") && !may(&grant, Permission::Publish, "cars/car-8/x"));
     claims["millrace"] = json!({});
     let grant = verify(&auth, &hs256().sign(&claims, None).unwrap()).await.unwrap();
-    assert!(!may(&grant, Right::Publish, "cars/car-7/x"), "a token that says what it grants says all of it");
+    assert!(!may(&grant, Permission::Publish, "cars/car-7/x"), "a token that says what it grants says all of it");
 }
 
 #[tokio::test]
@@ -248,7 +252,7 @@ async fn api_keys_have_configured_permissions() {
     let auth = auth(&config);
     let grant = verify(&auth, &key).await.unwrap();
     assert_eq!((grant.id.as_deref(), grant.expires_s), (Some("billing"), None));
-    assert!(may(&grant, Right::Publish, "orders/1") && !may(&grant, Right::Subscribe, "orders/1"));
+    assert!(may(&grant, Permission::Publish, "orders/1") && !may(&grant, Permission::Subscribe, "orders/1"));
     assert!(verify(&auth, &key[..key.len() - 1]).await.is_err());
     auth.revoke(Revoked::Id("billing".into())).unwrap();
     assert_eq!(verify(&auth, &key).await.unwrap_err().code, Code::Unauthorized);
@@ -271,10 +275,10 @@ async fn revoked_tokens_are_refused_at_once() {
 
 #[test]
 fn anonymous_clients_get_permissions_of_namespaces() {
-    let open = rights("news", &[Right::Subscribe]);
+    let open = rights("news", &[Permission::Subscribe]);
     let is_open = |config: &Config, anonymous| {
         let grant = Auth::new(config, &anonymous, || NOW).unwrap().anonymous();
-        [(Right::Subscribe, "news/today"), (Right::Publish, "news/today"), (Right::Subscribe, "cars/7")]
+        [(Permission::Subscribe, "news/today"), (Permission::Publish, "news/today"), (Permission::Subscribe, "cars/7")]
             .map(|(right, target)| may(&grant, right, target))
     };
     assert_eq!(

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_holds_what_begins_as_it_does() {
+    fn network_contains_addresses_with_its_prefix() {
         let holds =
             |network: &str, address: &str| network.parse::<Network>().unwrap().contains(address.parse().unwrap());
         for (network, inside, outside) in [
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_named() {
+    fn invalid_network_error_names_value() {
         for text in ["", "10.0.0.0/33", "10.0.0/8", "10.0.0.0/", "host", "::/129", "10.0.0.0/-1"] {
             assert!(text.parse::<Network>().unwrap_err().to_string().contains(text), "{text}");
         }

@@ -43,8 +43,8 @@ const SDP: &str = "application/sdp";
 pub struct Guests {
     pub caller: Caller,
     pub ticket: Option<String>,
-    pub permit: ConnectionSlot,
-    pub seat: Option<ReaderSlot>,
+    pub connection_slot: ConnectionSlot,
+    pub reader_slot: Option<ReaderSlot>,
 }
 
 /// Answers an offer. The new peer must open its channel before a timeout.
@@ -76,12 +76,12 @@ pub async fn answer(
     let Some(address) = guest.map(|guest| guest.address) else {
         return Err(Error::new(Code::BadRequest, "the address of the request is not known"));
     };
-    let permit = admission.limits.connect(address)?;
-    let seat = admission.admit(parts, &caller)?;
+    let connection_slot = admission.limits.connect(address)?;
+    let reader_slot = admission.admit(parts, &caller)?;
     let ticket = parts.headers.get("millrace-resume").and_then(|ticket| ticket.to_str().ok()).map(str::to_owned);
     let offer = read_body(admission, &parts.headers, body, OFFER_BYTES_MAX).await?;
     let offer = std::str::from_utf8(&offer).map_err(|_| Error::new(Code::BadRequest, "the offer is not UTF-8"))?;
-    let guests = Guests { caller, ticket, permit, seat };
+    let guests = Guests { caller, ticket, connection_slot, reader_slot };
     let answer = peers.borrow_mut().answer(offer, guests, Instant::now())?;
     let mut response = text(StatusCode::CREATED, SDP, answer);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -232,10 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn asks_are_checked() {
+    fn invalid_read_requests_are_refused() {
         let channel = || ChannelName::parse("a").unwrap();
-        let ask = ReadRequest::one(&parts("/x?since=earliest&wait=1.5&limit=7&policy=latest&_=9"), channel()).unwrap();
-        assert_eq!((ask.limit, ask.wait, ask.policy), (Some(7), Some(Duration::from_millis(1500)), Policy::Latest));
+        let request =
+            ReadRequest::one(&parts("/x?since=earliest&wait=1.5&limit=7&policy=latest&_=9"), channel()).unwrap();
+        assert_eq!(
+            (request.limit, request.wait, request.policy),
+            (Some(7), Some(Duration::from_millis(1500)), Policy::Latest)
+        );
         for (uri, code) in [
             ("/x?sinze=now", Code::BadRequest),
             ("/x?since=now&since=now", Code::BadRequest),
@@ -257,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_begins_with_history_unless_it_says_where() {
+    fn range_starts_at_history_by_default() {
         let start = |uri: &str| ReadRequest::one(&parts(uri), ChannelName::parse("a").unwrap()).unwrap().channels[0].1;
         assert_eq!(start("/x?until=now"), Some(Since::Earliest));
         assert_eq!(start("/x?since=5&until=9"), Some(Since::Time(5)));
@@ -268,10 +272,10 @@ mod tests {
     }
 
     #[test]
-    fn several_channels_have_their_own_positions() {
-        let ask = ReadRequest::many(&parts("/v1/stream?channel=a/b@1:5&channel=c&since=earliest")).unwrap();
-        assert!(matches!(ask.channels[0].1, Some(Since::Position(at)) if at.offset == 5));
-        assert_eq!(ask.channels[1].1, Some(Since::Earliest));
+    fn each_channel_has_its_own_position() {
+        let request = ReadRequest::many(&parts("/v1/stream?channel=a/b@1:5&channel=c&since=earliest")).unwrap();
+        assert!(matches!(request.channels[0].1, Some(Since::Position(at)) if at.offset == 5));
+        assert_eq!(request.channels[1].1, Some(Since::Earliest));
         for (uri, code) in [
             ("/v1/stream", Code::BadRequest),
             ("/v1/stream?channel=a&channel=a", Code::BadRequest),

@@ -10,7 +10,7 @@ use std::{borrow::Cow, rc::Rc, time::Duration};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_node::Metrics;
-use millrace_protocol::{ChannelName, Code, Error, Right};
+use millrace_protocol::{ChannelName, Code, Error, Permission};
 use percent_encoding::percent_decode_str;
 
 use crate::{
@@ -200,28 +200,31 @@ fn check_coding(parts: &Parts) -> Result<(), Error> {
 }
 
 /// Handles a read request with the transport that content negotiation selects.
-async fn read(context: &Context, parts: &Parts, caller: Caller, ask: ReadRequest) -> Result<Routed, Error> {
-    caller.may_read(&ask)?;
+async fn read(context: &Context, parts: &Parts, caller: Caller, request: ReadRequest) -> Result<Routed, Error> {
+    caller.may_read(&request)?;
     let wanted = ResponseFormat::negotiate(&parts.headers)?;
-    let ends = ask.until.is_some() || matches!(wanted, ResponseFormat::Json | ResponseFormat::Xml);
-    if ends && ask.heartbeat.is_some() {
+    let ends = request.until.is_some() || matches!(wanted, ResponseFormat::Json | ResponseFormat::Xml);
+    if ends && request.heartbeat.is_some() {
         return Err(Error::new(Code::BadRequest, "`heartbeat` belongs to what goes on: streams and WebSockets"));
     }
-    match (wanted, ask.wait) {
+    match (wanted, request.wait) {
         (ResponseFormat::Sse | ResponseFormat::Ndjson, Some(_)) => {
             Err(Error::new(Code::BadRequest, "`wait` belongs to JSON and XML answers"))
         }
         (ResponseFormat::Sse | ResponseFormat::Ndjson, None) => {
             check_stays(context)?;
-            let until = ask.until;
-            let stream =
-                if wanted == ResponseFormat::Sse { sse::stream(caller, ask) } else { stream::stream(caller, ask) };
+            let until = request.until;
+            let stream = if wanted == ResponseFormat::Sse {
+                sse::stream(caller, request)
+            } else {
+                stream::stream(caller, request)
+            };
             match until {
                 Some(until) => replay::answer(&context.shard, &context.admission, stream, until).await.map(plain),
                 None => with_stream(context, parts, stream),
             }
         }
-        (ResponseFormat::Xml, _) if ask.many => {
+        (ResponseFormat::Xml, _) if request.many => {
             Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML"))
         }
         (ResponseFormat::Json | ResponseFormat::Xml, Some(wait)) => {
@@ -230,7 +233,7 @@ async fn read(context: &Context, parts: &Parts, caller: Caller, ask: ReadRequest
                 &context.admission,
                 parts,
                 caller,
-                ask,
+                request,
                 wanted,
                 wait,
                 Read::into_response,
@@ -238,7 +241,7 @@ async fn read(context: &Context, parts: &Parts, caller: Caller, ask: ReadRequest
             wait_for(context, parts, begun).await
         }
         (ResponseFormat::Json | ResponseFormat::Xml, None) => {
-            context.admission.charge(polling::answer(&context.shard, &ask, wanted).await?).map(plain)
+            context.admission.charge(polling::answer(&context.shard, &request, wanted).await?).map(plain)
         }
     }
 }
@@ -271,13 +274,17 @@ fn has_body(headers: &HeaderMap) -> bool {
 ///
 /// Errors: `unauthorized`, `forbidden`, `bad_request`; `unavailable` while the server drains.
 pub fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelName) -> Result<Routed, Error> {
-    let ask = ReadRequest::one(parts, channel)?;
-    match ask.subscribe {
-        true => caller.may_read(&ask)?,
-        false => caller.may(Right::Publish, &ask.channels[0].0)?,
+    let request = ReadRequest::one(parts, channel)?;
+    match request.subscribe {
+        true => caller.may_read(&request)?,
+        false => caller.may(Permission::Publish, &request.channels[0].0)?,
     }
     check_stays(context)?;
-    with_upgrade(context, parts, websocket::accept_channel(parts, caller, ask, context.admission.config().compression)?)
+    with_upgrade(
+        context,
+        parts,
+        websocket::accept_channel(parts, caller, request, context.admission.config().compression)?,
+    )
 }
 
 /// Refuses new long-lived connections while the server drains.
@@ -289,7 +296,7 @@ fn check_stays(context: &Context) -> Result<(), Error> {
 }
 
 async fn presence(context: &Context, parts: &Parts, channel: ChannelName) -> Result<Response, Error> {
-    context.admission.caller(parts).await?.may(Right::Presence, &channel)?;
+    context.admission.caller(parts).await?.may(Permission::Presence, &channel)?;
     Query::parse(parts, &[])?;
     let count = context.shard.engine.presence(&channel).await?;
     Ok(json(serde_json::json!({ "channel": channel.as_str(), "count": count }).to_string()))
@@ -311,15 +318,15 @@ fn with_upgrade(
     parts: &Parts,
     (mut response, mut upgrade): (Response, Upgrade),
 ) -> Result<Routed, Error> {
-    upgrade.seat = context.admission.admit(parts, &upgrade.caller)?;
+    upgrade.reader_slot = context.admission.admit(parts, &upgrade.caller)?;
     tell_heartbeat(context, upgrade.heartbeat, &mut response);
     Ok((response, Some(Handover::WebSocket(upgrade))))
 }
 
 fn with_stream(context: &Context, parts: &Parts, mut stream: Stream) -> Result<Routed, Error> {
-    stream.seat = context.admission.admit(parts, &stream.caller)?;
+    stream.reader_slot = context.admission.admit(parts, &stream.caller)?;
     let mut head = stream.head();
-    tell_heartbeat(context, stream.ask.heartbeat, &mut head);
+    tell_heartbeat(context, stream.request.heartbeat, &mut head);
     Ok((head, Some(Handover::Stream(stream))))
 }
 

@@ -4,9 +4,9 @@ use std::{num::NonZeroU16, rc::Rc, time::Duration};
 
 use millrace_delivery::ConnId;
 use millrace_protocol::{
-    Error, Right,
+    Error, Permission,
     session::{Subscription, encode_connected, encode_reply},
-    websocket::{self, Broken},
+    websocket::{self, CloseFrame},
 };
 
 use crate::{admission::access::Caller, connection::EventLoop};
@@ -39,7 +39,7 @@ pub async fn begin(
 fn verify_ticket(event_loop: &EventLoop, ticket: &str, caller: &Caller) -> Result<Vec<Subscription>, Error> {
     let now_ms = event_loop.shard().engine.now_ms();
     let subscriptions = event_loop.admission().tickets.verify(ticket, caller.grant.subject.as_deref(), now_ms)?;
-    subscriptions.iter().try_for_each(|asked| caller.check(Right::Subscribe, &asked.target))?;
+    subscriptions.iter().try_for_each(|asked| caller.check(Permission::Subscribe, &asked.target))?;
     Ok(subscriptions)
 }
 
@@ -50,7 +50,7 @@ async fn resume(event_loop: &Rc<EventLoop>, id: ConnId, subscriptions: Vec<Subsc
         if let Err(error) = super::subscribe(event_loop.shard(), id, 0, subscription).await {
             let reason = error.code.name();
             event_loop.say(id, &encode_reply(0, &Err(error)));
-            return event_loop.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason });
+            return event_loop.close(id, CloseFrame { code: websocket::CLOSE_TRY_LATER, reason });
         }
     }
 }

@@ -270,7 +270,7 @@ mod tests {
 
     /// Uses a client without the required certificate: its error comes first in a flight of several messages.
     #[test]
-    fn after_a_mistake_an_alert_is_said_and_nothing_more() {
+    fn tls_error_sends_one_alert_only() {
         let (settings, ca) = settings();
         let mut session = Session::new(settings.config).unwrap();
         let name = ServerName::try_from("localhost").unwrap();

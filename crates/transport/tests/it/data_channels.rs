@@ -53,7 +53,7 @@ async fn subscribe(connection: &mut Connection, channel: &str, policy: &str) -> 
 }
 
 #[tokio::test]
-async fn only_good_offers_of_who_may_come_make_a_peer() {
+async fn only_valid_authorized_offer_creates_peer() {
     let server = Server::with(|config| config.rtc.peers_max = 4);
     let other = [("content-type", "application/json")];
     server.post("/v1/connect", &other, offer()).await.assert_problem(400, "bad_request");
@@ -82,7 +82,7 @@ async fn only_good_offers_of_who_may_come_make_a_peer() {
 }
 
 #[tokio::test]
-async fn a_command_that_is_none_is_answered_and_lines_may_come_in_pieces() {
+async fn invalid_command_is_answered_and_split_lines_are_joined() {
     let server = Server::start();
     let mut connection = open(&server).await;
     assert_eq!(heard(&mut connection).await.1["push"], "connected");
@@ -104,7 +104,7 @@ async fn a_command_that_is_none_is_answered_and_lines_may_come_in_pieces() {
 }
 
 #[tokio::test]
-async fn latest_comes_on_its_own_channel_and_every_on_the_sessions() {
+async fn latest_and_every_use_separate_channels() {
     let server = Server::start();
     let mut connection = open(&server).await;
     let start = subscribe(&mut connection, "lossy", "latest").await;
@@ -126,7 +126,7 @@ async fn latest_comes_on_its_own_channel_and_every_on_the_sessions() {
 }
 
 #[tokio::test]
-async fn who_takes_nothing_holds_a_cursor_and_goes_on_with_all_or_with_the_newest() {
+async fn stalled_peer_resumes_by_its_policy() {
     const COUNT: u64 = 3000;
     let server = Server::start();
     let mut all = open(&server).await;
@@ -156,7 +156,7 @@ async fn who_takes_nothing_holds_a_cursor_and_goes_on_with_all_or_with_the_newes
 }
 
 #[tokio::test]
-async fn strangers_are_told_nothing_and_counted() {
+async fn unknown_senders_are_counted_without_reply() {
     let server = Server::with(|config| config.server.shards = 1);
     let answer = post(&server, &[], offer()).await.text();
     let candidate = answer.lines().find(|line| line.starts_with("a=candidate:")).expect("a candidate");
@@ -275,7 +275,7 @@ impl ByStream {
 }
 
 #[tokio::test]
-async fn who_is_reached_by_no_datagram_comes_over_a_stream() {
+async fn peer_without_udp_connects_over_tcp() {
     let server = Server::with(|config| config.server.shards = 1);
     let mut client = within(ByStream::open(&server)).await;
     assert_eq!(within(client.line()).await["push"], "connected");
@@ -307,7 +307,7 @@ async fn who_is_reached_by_no_datagram_comes_over_a_stream() {
 }
 
 #[tokio::test]
-async fn a_ticket_brings_back_what_was_read_on_both_channels() {
+async fn ticket_resumes_both_channels() {
     let server = Server::with(|config| {
         config.drain.window = Duration::from_millis(500);
         config.server.secret = Secret::from("sixteen bytes or more");
@@ -334,7 +334,7 @@ async fn a_ticket_brings_back_what_was_read_on_both_channels() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_said_so() {
+async fn unreachable_server_is_reported() {
     let request = client(false).post("http://127.0.0.1:1/v1/connect");
     assert!(matches!(within(Connection::open(request)).await, Err(OpenError::Lost(_))));
 }

@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn idle_streams_have_a_heartbeat() {
+async fn idle_stream_gets_heartbeats() {
     let server = Server::with(|config| config.limits.heartbeat = Duration::from_secs(1));
     let mut readers = Vec::new();
     for way in Way::streams() {
@@ -30,7 +30,7 @@ async fn idle_streams_have_a_heartbeat() {
 }
 
 #[tokio::test]
-async fn a_client_may_ask_for_a_heartbeat_of_its_own() {
+async fn client_chooses_heartbeat_interval() {
     let server = Server::with(|config| {
         let limits = &mut config.limits;
         (limits.heartbeat, limits.heartbeat_max) = (Duration::from_secs(1), Duration::from_secs(3));
@@ -63,7 +63,7 @@ async fn a_client_may_ask_for_a_heartbeat_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_websocket_that_answers_no_ping_is_closed_and_others_stay() {
+async fn websocket_without_pong_is_closed() {
     let server = Server::with(|config| {
         (config.limits.heartbeat, config.limits.grace) = (Duration::from_secs(1), Duration::from_secs(1));
     });
@@ -127,7 +127,7 @@ fn number(text: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_slow_reader_gets_everything_that_history_holds() {
+async fn slow_reader_gets_all_of_history() {
     let server = Server::with(|config| config.limits.log_bytes_max = 1 << 20);
     for mut reader in stall(&server, &Ask::one("slow")).await {
         for n in 1..=COUNT {
@@ -137,7 +137,7 @@ async fn a_slow_reader_gets_everything_that_history_holds() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_is_told_what_it_missed() {
+async fn slow_reader_gets_gap_report() {
     let server = Server::with(|config| {
         config.limits.log_bytes_max = 3 << 19;
         config.history = HistoryConfig { count_max: 50, ..HistoryConfig::default() };
@@ -164,7 +164,7 @@ async fn a_slow_reader_is_told_what_it_missed() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_of_the_latest_skips_to_it() {
+async fn slow_latest_reader_skips_to_newest() {
     let server = Server::with(|config| config.limits.log_bytes_max = 1 << 20);
     for mut reader in stall(&server, &Ask::one("slow").latest()).await {
         let mut got = vec![0];
@@ -180,7 +180,7 @@ async fn a_slow_reader_of_the_latest_skips_to_it() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_not_read_does_not_block_its_http2_connection() {
+async fn unread_stream_does_not_block_http2_connection() {
     let server = Server::start();
     server.publish_all("stuck", (0..8).map(|_| json!("x".repeat(900_000)))).await;
     let http = client(true);
@@ -202,7 +202,7 @@ async fn a_stream_that_is_not_read_does_not_block_its_http2_connection() {
 }
 
 #[tokio::test]
-async fn a_drain_tells_everyone_and_ends_in_time() {
+async fn drain_notifies_all_clients_and_ends_in_time() {
     let (announce, window) = (Duration::from_millis(500), Duration::from_millis(500));
     let server = Server::with(|config| (config.drain.announce, config.drain.window) = (announce, window));
     let (ready, address) = (server.url("/readyz"), server.address);

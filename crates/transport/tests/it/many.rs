@@ -35,7 +35,7 @@ fn rounds(range: std::ops::RangeInclusive<usize>) -> Got {
 }
 
 #[tokio::test]
-async fn a_hundred_channels_arrive_and_resume_on_any_transport() {
+async fn hundred_channels_resume_on_every_transport() {
     let server = Server::start();
     let ways: Vec<_> = Way::many().collect();
     let mut readers = Vec::new();
@@ -61,7 +61,7 @@ async fn a_hundred_channels_arrive_and_resume_on_any_transport() {
 }
 
 #[tokio::test]
-async fn history_of_a_hundred_channels_comes_first_then_what_is_live() {
+async fn history_of_hundred_channels_precedes_live() {
     let server = Server::start();
     publish_round(&server, 1).await;
     publish_round(&server, 2).await;
@@ -77,7 +77,7 @@ async fn history_of_a_hundred_channels_comes_first_then_what_is_live() {
 }
 
 #[tokio::test]
-async fn every_event_id_lists_where_all_channels_stand() {
+async fn event_id_lists_all_positions() {
     let server = Server::start();
     publish_round(&server, 1).await;
     publish_round(&server, 2).await;
@@ -103,7 +103,7 @@ fn entry(text: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_last_event_id_resumes_a_stream_of_several_channels() {
+async fn last_event_id_resumes_multi_channel_stream() {
     let server = Server::start();
     let a = server.publish_all("a", [json!(1), json!(2)]).await;
     let b = server.publish_all("b", [json!(1), json!(2)]).await;
@@ -117,7 +117,7 @@ async fn a_last_event_id_resumes_a_stream_of_several_channels() {
 }
 
 #[tokio::test]
-async fn gaps_of_several_channels_name_their_channel() {
+async fn multi_channel_gap_names_channel() {
     let server = Server::start();
     let a = server.publish("a", "1").await;
     server.publish("b", "1").await;
@@ -134,7 +134,7 @@ async fn gaps_of_several_channels_name_their_channel() {
 }
 
 #[tokio::test]
-async fn patterns_hear_all_that_matches() {
+async fn pattern_receives_all_matching_channels() {
     let server = Server::start();
     let mut session = Session::open(&server).await;
     for pattern in ["fleet/+/telemetry", "town/#"] {
@@ -171,7 +171,7 @@ async fn patterns_hear_all_that_matches() {
 }
 
 #[tokio::test]
-async fn a_pattern_resumes_from_positions_and_the_time_it_began() {
+async fn pattern_resumes_from_positions_and_start_time() {
     let server = Server::start();
     let mut session = Session::open(&server).await;
     let began = session.command("subscribe", json!({ "channel": "w/#" })).await.unwrap()["time"].clone();
@@ -202,7 +202,7 @@ async fn a_pattern_resumes_from_positions_and_the_time_it_began() {
 }
 
 #[tokio::test]
-async fn one_publication_comes_once_however_many_subscriptions_match() {
+async fn overlapping_subscriptions_deliver_once() {
     let server = Server::start();
     let mut session = Session::open(&server).await;
     for channel in ["x/#", "x/+", "x/1"] {
@@ -215,7 +215,7 @@ async fn one_publication_comes_once_however_many_subscriptions_match() {
 }
 
 #[tokio::test]
-async fn the_longest_names_fit_into_a_request_and_its_resumption() {
+async fn longest_names_fit_into_request_and_resume() {
     let server = Server::start();
     let name = |i: usize| format!("{i:03}/{}", "x".repeat(251));
     let query: String = (0..CHANNELS).map(|i| format!("channel={}&", name(i))).collect();

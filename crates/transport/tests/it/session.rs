@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn the_first_word_tells_the_limits() {
+async fn connected_push_contains_limits() {
     let server = Server::start();
     let connected = Session::open(&server).await.connected;
     assert_eq!((&connected["ping_ms"], &connected["message_bytes_max"]), (&json!(25000), &json!(1 << 20)));
@@ -22,7 +22,7 @@ async fn the_first_word_tells_the_limits() {
 }
 
 #[tokio::test]
-async fn a_session_on_a_channel_url_reads_that_channel() {
+async fn session_on_channel_url_reads_channel() {
     let server = Server::start();
     let last = server.publish_all("s/1", [json!(1), json!(2), json!(3)]).await;
     let first = last.replace(":3", ":1");
@@ -39,7 +39,7 @@ async fn a_session_on_a_channel_url_reads_that_channel() {
 }
 
 #[tokio::test]
-async fn every_command_has_its_reply() {
+async fn every_command_gets_a_reply() {
     let server = Server::start();
     let mut session = Session::open(&server).await;
     let before = session.command("ping", json!({})).await.unwrap()["time"].as_u64().unwrap();
@@ -61,7 +61,7 @@ async fn every_command_has_its_reply() {
 }
 
 #[tokio::test]
-async fn replies_come_in_the_order_of_the_commands() {
+async fn replies_keep_command_order() {
     let server = Server::start();
     let mut session = Session::open(&server).await;
     for id in 1..=300 {
@@ -78,7 +78,7 @@ async fn replies_come_in_the_order_of_the_commands() {
 }
 
 #[tokio::test]
-async fn a_subscription_is_there_once() {
+async fn duplicate_subscription_is_refused() {
     let server = Server::start();
     let mut session = Session::open(&server).await;
     session.subscribe("once", "now", "every").await;
@@ -96,7 +96,7 @@ async fn a_subscription_is_there_once() {
 }
 
 #[tokio::test]
-async fn a_bare_websocket_publishes_what_it_is_sent() {
+async fn bare_websocket_publishes_messages() {
     let server = Server::start();
     let mut readers = Vec::new();
     for way in [Way::Session, Way::Bare] {
@@ -122,7 +122,7 @@ async fn a_bare_websocket_publishes_what_it_is_sent() {
 }
 
 #[tokio::test]
-async fn what_is_sent_right_behind_the_handshake_is_not_lost() {
+async fn message_right_after_handshake_is_kept() {
     let server = Server::start();
     let mut raw = Raw::connect(&server).await;
     let publish = json!({ "id": 1, "publish": { "channel": "early", "data": 7 } }).to_string();
@@ -142,7 +142,7 @@ async fn what_is_sent_right_behind_the_handshake_is_not_lost() {
 }
 
 #[tokio::test]
-async fn the_largest_binary_publication_fits_into_a_command() {
+async fn largest_binary_publication_fits_into_command() {
     let server = Server::start();
     let mut reader = Reader::open(Way::Bare, &server, &Ask::one("large")).await;
     let mut session = Session::open(&server).await;
@@ -152,7 +152,7 @@ async fn the_largest_binary_publication_fits_into_a_command() {
 }
 
 #[tokio::test]
-async fn a_close_is_answered() {
+async fn close_frame_is_answered() {
     let server = Server::start();
     for (path, subprotocol) in [("/v1/channels/close", None), ("/v1/connect", Some(SUBPROTOCOL))] {
         let mut raw = Raw::upgrade(&server, path, subprotocol).await;

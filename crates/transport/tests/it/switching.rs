@@ -15,7 +15,7 @@ use crate::{
 const STAY: usize = 5;
 
 #[tokio::test]
-async fn nothing_is_lost_or_doubled_from_any_transport_to_any_other() {
+async fn resume_between_all_transports_is_exact() {
     let server = Server::start();
     let before = server.publish("switch", "0").await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -51,7 +51,7 @@ async fn nothing_is_lost_or_doubled_from_any_transport_to_any_other() {
 }
 
 #[tokio::test]
-async fn a_reader_that_connects_under_load_sees_each_publication_once() {
+async fn reader_joining_under_load_gets_each_publication_once() {
     let server = Server::start();
     server.publish("load", "0").await;
     let stop = Arc::new(AtomicBool::new(false));

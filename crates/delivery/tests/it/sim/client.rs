@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use millrace_delivery::ConnId;
-use millrace_protocol::{ChannelName, Form, Pattern, Position, Since, session::Policy, session::Target};
+use millrace_protocol::{ChannelName, Encoding, Pattern, Position, Since, session::Policy, session::Target};
 use serde_json::Value;
 
 use super::{
@@ -126,39 +126,39 @@ impl World {
             client.wants.iter().filter_map(|w| if let Want::Channel(c) = w { Some(*c) } else { None }).collect();
         let by_name = channels.len() == client.wants.len();
         let reads: Vec<_> = channels.iter().map(|c| (*c, client.since(*c))).collect();
-        let forms = match (by_name, channels.len()) {
-            (false, _) => vec![Some(Form::Session)],
+        let encodings = match (by_name, channels.len()) {
+            (false, _) => vec![Some(Encoding::Session)],
             (true, 1) => vec![
                 None,
-                Some(Form::Bare),
-                Some(Form::Session),
-                Some(Form::Sse),
-                Some(Form::SseMany),
-                Some(Form::Ndjson),
-                Some(Form::NdjsonMany),
+                Some(Encoding::Bare),
+                Some(Encoding::Session),
+                Some(Encoding::Sse),
+                Some(Encoding::SseMany),
+                Some(Encoding::Ndjson),
+                Some(Encoding::NdjsonMany),
             ],
-            (true, _) => vec![None, Some(Form::Session), Some(Form::SseMany), Some(Form::NdjsonMany)],
+            (true, _) => vec![None, Some(Encoding::Session), Some(Encoding::SseMany), Some(Encoding::NdjsonMany)],
         };
-        let form = self.dice.pick(&forms);
-        trace!(self, "client {index} connects by {form:?} from {reads:?}");
+        let encoding = self.dice.pick(&encodings);
+        trace!(self, "client {index} connects by {encoding:?} from {reads:?}");
         let wants = self.clients[index].wants.len();
         let link = |kind, sub| Link {
             kind,
-            is_session: form == Some(Form::Session),
+            is_session: encoding == Some(Encoding::Session),
             subscribed: vec![sub; wants],
             asked: BTreeMap::new(),
             next_id: 1,
             promised: BTreeMap::new(),
         };
-        match form {
+        match encoding {
             None => {
                 let many = channels.len() > 1 || self.dice.percent(30);
                 let poll = self.start_poll(index, reads, many, policy)?;
                 self.clients[index].link = Some(link(LinkKind::Poll(poll), Sub::On));
             }
-            Some(Form::Session) => {
+            Some(Encoding::Session) => {
                 let conn = self.open_session(index)?;
-                let kind = LinkKind::Conn(conn, Reading::new(Form::Session));
+                let kind = LinkKind::Conn(conn, Reading::new(Encoding::Session));
                 self.clients[index].link = Some(link(kind, Sub::Off));
                 (0..wants).for_each(|want| self.subscribe(index, want));
                 if self.rough && self.dice.percent(50) {
@@ -166,9 +166,9 @@ impl World {
                     self.schedule(after, Event::Act { client: index });
                 }
             }
-            Some(form) => {
-                let conn = self.open_stream(index, form, reads, policy)?;
-                self.clients[index].link = Some(link(LinkKind::Conn(conn, Reading::new(form)), Sub::On));
+            Some(encoding) => {
+                let conn = self.open_stream(index, encoding, reads, policy)?;
+                self.clients[index].link = Some(link(LinkKind::Conn(conn, Reading::new(encoding)), Sub::On));
             }
         }
         if self.rough && self.dice.percent(60) {

@@ -1,8 +1,8 @@
 //! Simulates a server that fails around a hub that must not fail. Everything runs on a virtual clock and from one seed.
 //!
 //! A world has an engine with short histories and a mailbox that delays and loses entries. Its sockets accept a few
-//! bytes at a time and block. Its clients use every form and both policies. They are cut at any byte and resume from
-//! their position, often in another form. In some worlds the total size of all logs is limited to almost nothing. The
+//! bytes at a time and block. Its clients use every encoding and both policies. They are cut at any byte and resume from
+//! their position, often in another encoding. In some worlds the total size of all logs is limited to almost nothing. The
 //! server restarts and the engine loses its data.
 //!
 //! Each client parses its bytes as a real client does, and checks what it receives. With `every`, it must receive each
@@ -158,7 +158,7 @@ fn ten_thousand_seeds() {
 /// Checks the simulation itself: most runs that a defect affects must detect it. A run may miss the defect if the
 /// affected client is cut before it notices.
 #[test]
-fn broken_worlds_are_noticed() {
+fn deliberate_defects_are_detected() {
     for (breakage, least_percent) in [
         (Breakage::DroppedBytes, 90),
         (Breakage::PageWithHole, 90),

@@ -1,9 +1,9 @@
-//! Parses bytes into received items as a client of each form does: strictly, and however the bytes are split.
+//! Parses bytes into received items as a client of each encoding does: strictly, and however the bytes are split.
 
 use std::collections::BTreeMap;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use millrace_protocol::{Form, Kind, Position, Publication};
+use millrace_protocol::{Encoding, Kind, Position, Publication};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
@@ -76,7 +76,7 @@ struct Words<'a> {
 
 /// Parser of a client: holds the bytes that have not arrived completely.
 pub struct Reading {
-    form: Form,
+    encoding: Encoding,
     in_header: bool,
     rest: Vec<u8>,
     event: Event,
@@ -91,8 +91,8 @@ struct Event {
 }
 
 impl Reading {
-    pub fn new(form: Form) -> Self {
-        Self { form, in_header: true, rest: Vec::new(), event: Event::default() }
+    pub fn new(encoding: Encoding) -> Self {
+        Self { encoding, in_header: true, rest: Vec::new(), event: Event::default() }
     }
 
     pub fn feed(&mut self, bytes: &[u8], mut on: impl FnMut(Heard) -> Check) -> Check {
@@ -119,21 +119,21 @@ impl Reading {
                 position.map_or(Ok(Heard::Nothing), |list| positions(list).map(Heard::Positions))?,
             )));
         }
-        if self.form.is_websocket() {
+        if self.encoding.is_websocket() {
             let Some((opcode, payload, len)) = websocket_frame(bytes)? else { return Ok(None) };
             return Ok(Some((len, self.websocket(opcode, payload)?)));
         }
         let Some(end) = bytes.iter().position(|&b| b == b'\n') else { return Ok(None) };
         let line = std::str::from_utf8(&bytes[..end]).map_err(|e| e.to_string())?;
-        let sse = matches!(self.form, Form::Sse | Form::SseMany);
+        let sse = matches!(self.encoding, Encoding::Sse | Encoding::SseMany);
         let heard = if sse { self.sse_line(line)? } else { json_line(line)? };
         Ok(Some((end + 1, heard)))
     }
 
     fn websocket(&self, opcode: u8, payload: &[u8]) -> Check<Heard> {
-        match (opcode, self.form) {
+        match (opcode, self.encoding) {
             (9, _) => Ok(Heard::Ping),
-            (8, Form::Bare) => {
+            (8, Encoding::Bare) => {
                 let code = payload.get(..2).map(|code| u16::from_be_bytes([code[0], code[1]]));
                 let reason = String::from_utf8_lossy(payload.get(2..).unwrap_or_default()).into_owned();
                 if code != Some(4000) {
@@ -141,7 +141,7 @@ impl Reading {
                 }
                 Ok(Heard::Gap { channel: None, from: None, to: position(&reason)? })
             }
-            (1 | 2, Form::Bare) => {
+            (1 | 2, Encoding::Bare) => {
                 let body = Body::Bare { binary: opcode == 2, data: payload.to_vec() };
                 Ok(Heard::Message(Message { channel: None, position: None, body, envelope: None }))
             }
@@ -153,7 +153,7 @@ impl Reading {
     /// Parses one line of an event stream. Source: HTML Living Standard, "Interpreting an event stream".
     fn sse_line(&mut self, line: &str) -> Check<Heard> {
         if line.is_empty() {
-            return std::mem::take(&mut self.event).dispatch(self.form);
+            return std::mem::take(&mut self.event).dispatch(self.encoding);
         }
         let (field, value) = line.split_once(':').ok_or_else(|| format!("not a field: {line}"))?;
         let value = value.strip_prefix(' ').unwrap_or(value);
@@ -175,12 +175,12 @@ impl Reading {
 }
 
 impl Event {
-    fn dispatch(self, form: Form) -> Check<Heard> {
+    fn dispatch(self, encoding: Encoding) -> Check<Heard> {
         let id = self.id.as_deref().map(positions).transpose()?;
         let Some(data) = self.data else {
             return Ok(id.map_or(Heard::Nothing, Heard::Positions));
         };
-        match (self.name.as_str(), form) {
+        match (self.name.as_str(), encoding) {
             ("drain", _) => Ok(Heard::Nothing),
             ("gap", _) => {
                 let words: Words<'_> = serde_json::from_str(&data).map_err(|e| format!("{e}: {data}"))?;
@@ -188,7 +188,7 @@ impl Event {
                 check_id(&id, &channel, to)?;
                 Ok(Heard::Gap { channel, from, to })
             }
-            ("", Form::Sse) => {
+            ("", Encoding::Sse) => {
                 let position = id.and_then(|id| id.first().map(|id| id.1)).ok_or("an event without an id")?;
                 let body = Body::Lines(data);
                 Ok(Heard::Message(Message { channel: None, position: Some(position), body, envelope: None }))
@@ -285,7 +285,7 @@ impl Words<'_> {
 }
 
 impl Message {
-    /// Returns the position in the payload, for forms that do not carry the position.
+    /// Returns the position in the payload, for encodings that do not carry the position.
     pub fn stamp(&self) -> Check<Position> {
         let Body::Bare { data, .. } = &self.body else { return Err("only bare payloads need a stamp".into()) };
         let text = String::from_utf8_lossy(data);

@@ -19,7 +19,7 @@ use crate::worlds::{LIMIT, channel, text, wait};
 
 /// A full disk refuses publications, and nothing else. A refused publication never becomes visible.
 #[test]
-fn a_full_disk_refuses_publications_and_goes_on_reading() {
+fn full_disk_refuses_appends_and_serves_reads() {
     let folder = folder();
     let mut child = Publisher::start(&folder.path().join("data.db"), "full");
     let said = child.until("refused");
@@ -36,7 +36,7 @@ fn a_full_disk_refuses_publications_and_goes_on_reading() {
 /// `MILLRACE_KILLS=1000 cargo test -p millrace-engine --test it kill` runs more kills; `MILLRACE_KILL_SEED` repeats a
 /// run.
 #[test]
-fn kill_nine_loses_nothing_that_was_answered() {
+fn sigkill_loses_no_acknowledged_publication() {
     let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
     let (kills, seed) = (number("MILLRACE_KILLS", 60), number("MILLRACE_KILL_SEED", 1));
     let folder = folder();

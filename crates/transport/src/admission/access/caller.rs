@@ -4,7 +4,7 @@ use std::{
 };
 
 use millrace_protocol::{
-    ChannelName, Code, Error, Grant, Holder, Right, Since, is_reserved,
+    ChannelName, Code, Error, Grant, Holder, Permission, Since, is_reserved,
     session::{Subscription, Target},
 };
 
@@ -30,19 +30,26 @@ impl Caller {
     /// Checks that the caller has a permission on a channel or pattern.
     ///
     /// Errors: [`Code::Forbidden`] if it has not; [`Code::Unauthorized`] if the request had no token.
-    pub fn check(&self, right: Right, target: &Target) -> Result<(), Error> {
-        if right == Right::Publish && is_reserved(target.as_str()) {
-            return Err(Error::new(Code::Forbidden, "only the server publishes the state and the inboxes of a room"));
+    pub fn check(&self, permission: Permission, target: &Target) -> Result<(), Error> {
+        if permission == Permission::Publish && is_reserved(target.as_str()) {
+            return Err(Error::new(
+                Code::Forbidden,
+                "only the server publishes to the state and inbox channels of a room",
+            ));
         }
-        self.grant.check(right, target).map_err(|error| match self.anonymous {
-            true => Error::new(Code::Unauthorized, format!("{}; {HOW}", error.detail)),
+        self.grant.check(permission, target).map_err(|error| match self.anonymous {
+            true => {
+                let (permission, target) = (permission.name(), target.as_str());
+                let detail = format!("a request without a token may not `{permission}` on `{target}`: {HOW}");
+                Error::new(Code::Unauthorized, detail)
+            }
             false => error,
         })
     }
 
     /// Checks a permission on one channel; see [`Caller::check`].
-    pub fn may(&self, right: Right, channel: &ChannelName) -> Result<(), Error> {
-        self.check(right, &Target::Channel(channel.clone()))
+    pub fn may(&self, permission: Permission, channel: &ChannelName) -> Result<(), Error> {
+        self.check(permission, &Target::Channel(channel.clone()))
     }
 
     /// Checks that the caller has any permission at all.
@@ -57,13 +64,13 @@ impl Caller {
 
     /// Checks the permissions of a read. A live read requires `subscribe`, also when it continues from a position. A
     /// read of history requires `history` too; a bounded range requires only `history`.
-    pub fn may_read(&self, ask: &ReadRequest) -> Result<(), Error> {
-        for (channel, since) in &ask.channels {
-            if ask.until.is_none() {
-                self.may(Right::Subscribe, channel)?;
+    pub fn may_read(&self, request: &ReadRequest) -> Result<(), Error> {
+        for (channel, since) in &request.channels {
+            if request.until.is_none() {
+                self.may(Permission::Subscribe, channel)?;
             }
-            if ask.until.is_some() || since.is_some_and(reads_back) {
-                self.may(Right::History, channel)?;
+            if request.until.is_some() || since.is_some_and(reads_back) {
+                self.may(Permission::History, channel)?;
             }
         }
         Ok(())
@@ -72,10 +79,10 @@ impl Caller {
     /// Checks the permissions of a subscription; see [`Caller::may_read`]. For a pattern, a start time is the only way
     /// to continue, so it does not require `history`.
     pub(crate) fn may_subscribe(&self, asked: &Subscription) -> Result<(), Error> {
-        self.check(Right::Subscribe, &asked.target)?;
+        self.check(Permission::Subscribe, &asked.target)?;
         match (&asked.target, asked.since) {
             (Target::Pattern(_), Since::Time(_)) => Ok(()),
-            (target, since) if reads_back(since) => self.check(Right::History, target),
+            (target, since) if reads_back(since) => self.check(Permission::History, target),
             _ => Ok(()),
         }
     }

@@ -22,7 +22,7 @@ use std::{
 use millrace_delivery::ConnId;
 use millrace_node::Metrics;
 use millrace_protocol::{Code, Error};
-use millrace_rtc::{Broken, Candidates, Event, Lane, Output, Peer};
+use millrace_rtc::{Candidates, ConnectionError, Event, Lane, Output, Peer};
 use slab::Slab;
 
 use carried::Carrier;
@@ -233,7 +233,7 @@ impl Peers {
         &mut self,
         id: PeerId,
         now: Instant,
-        work: impl FnOnce(&mut Peer, &mut PeerOutput<'_>) -> Result<T, Broken>,
+        work: impl FnOnce(&mut Peer, &mut PeerOutput<'_>) -> Result<T, ConnectionError>,
     ) -> Option<T> {
         let done = self.work(id, work)?;
         self.settle(id, now);
@@ -244,19 +244,19 @@ impl Peers {
     fn work<T>(
         &mut self,
         id: PeerId,
-        work: impl FnOnce(&mut Peer, &mut PeerOutput<'_>) -> Result<T, Broken>,
+        work: impl FnOnce(&mut Peer, &mut PeerOutput<'_>) -> Result<T, ConnectionError>,
     ) -> Option<T> {
         let Self { entries, sender, events, .. } = self;
         let entry = entries.get_mut(id.slot as usize).filter(|entry| entry.id == id)?;
         let Carrier::Peer(peer) = &mut entry.carrier else { return None };
         match work(peer, &mut PeerOutput { id, sender, events }) {
             Ok(done) => Some(done),
-            Err(broken) => {
-                if matches!(broken, Broken::Panicked) {
+            Err(error) => {
+                if matches!(error, ConnectionError::Panicked) {
                     Metrics::add(&self.metrics.rtc_panicked, 1);
                     tracing::debug!("a peer's library has panicked; the peer is ended");
                 }
-                tracing::debug!(%broken, "a peer has ended");
+                tracing::debug!(%error, "a peer has ended");
                 self.remove(id);
                 None
             }

@@ -90,8 +90,8 @@ async fn every_request_requires_its_permission() {
         let refused = entry.send(&server, Some(&bad)).await;
         refused.assert_problem(401, "unauthorized");
         assert!(!refused.text().contains(&bad), "{name} shows the token");
-        let right = token("ann", &[entry.permission], "cars/7/#", 60);
-        let served = entry.send(&server, Some(&permission)).await;
+        let permitted = token("ann", &[entry.permission], "cars/7/#", 60);
+        let served = entry.send(&server, Some(&permitted)).await;
         assert!(served.status.is_success(), "{name}: {} {}", served.status, String::from_utf8_lossy(&served.body));
     }
     for public in ["/healthz", "/readyz", "/v1/info"] {
@@ -206,7 +206,7 @@ async fn anonymous_callers_get_permissions_of_the_namespace() {
     let server = start_with(|config| {
         config.server.udp = "127.0.0.1:0".into();
         let open = config.namespaces.entry("cars".into()).or_default();
-        open.anonymous = vec![millrace_protocol::Right::Subscribe, millrace_protocol::Right::Publish];
+        open.anonymous = vec![millrace_protocol::Permission::Subscribe, millrace_protocol::Permission::Publish];
     });
     assert_eq!(server.get("/v1/channels/cars/7/telemetry").await.status, 204);
     server.get("/v1/channels/other").await.assert_problem(401, "unauthorized");

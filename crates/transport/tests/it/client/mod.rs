@@ -24,7 +24,7 @@ pub enum Http {
     Two,
 }
 
-/// Transport and form in which a reader reads a channel.
+/// Transport and encoding in which a reader reads a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Polling(Http),

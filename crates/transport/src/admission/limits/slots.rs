@@ -8,14 +8,14 @@ use std::{
 
 use super::{Limits, key};
 
-/// An admitted connection. Dropping the permit releases the connection's slot.
+/// An admitted connection. Dropping this value releases the connection's slot.
 pub struct ConnectionSlot {
     pub(super) limits: Arc<Limits>,
     /// Key of the address; `None` if the address is exempt.
     pub(super) address: Option<NonZeroU64>,
 }
 
-/// A reader that is counted for its subject, or for its address behind a proxy. Dropping the seat releases the slot.
+/// A reader that is counted for its subject, or for its address behind a proxy. Dropping this value releases the slot.
 pub struct ReaderSlot {
     pub(super) limits: Arc<Limits>,
     pub(super) subject: Option<Arc<str>>,

@@ -19,7 +19,7 @@ impl RequestConnection {
         Self { address, publishes: Mutex::default() }
     }
 
-    /// Checks a publication like [`Limits::check_publish`], for the connection of this guest.
+    /// Checks a publication like [`Limits::check_publish`], for this connection.
     pub fn check_publish(
         &self,
         limits: &Limits,
@@ -33,7 +33,7 @@ impl RequestConnection {
 
 /// Quotas in use by a connection on the event loop. Rarely used fields are in a separate allocation.
 pub struct ConnectionQuotas {
-    permit: ConnectionSlot,
+    connection_slot: ConnectionSlot,
     more: Option<Box<More>>,
 }
 
@@ -42,7 +42,7 @@ const _: () = assert!(size_of::<Option<ConnectionQuotas>>() <= 24);
 
 #[derive(Default)]
 struct More {
-    seat: Option<ReaderSlot>,
+    reader_slot: Option<ReaderSlot>,
     publishes: Publishes,
     messages: Bucket,
     /// Bytes of incomplete messages from the client.
@@ -59,41 +59,41 @@ pub enum Direction {
 }
 
 impl ConnectionQuotas {
-    pub fn new(permit: ConnectionSlot, seat: Option<ReaderSlot>) -> Self {
-        let more = seat.map(|seat| Box::new(More { seat: Some(seat), ..More::default() }));
-        Self { permit, more }
+    pub fn new(connection_slot: ConnectionSlot, reader_slot: Option<ReaderSlot>) -> Self {
+        let more = reader_slot.map(|reader_slot| Box::new(More { reader_slot: Some(reader_slot), ..More::default() }));
+        Self { connection_slot, more }
     }
 
-    /// Returns the permit of the connection and releases all other quotas.
-    pub fn into_permit(self) -> ConnectionSlot {
-        self.permit
+    /// Returns the slot of the connection and releases all other quotas.
+    pub fn into_connection_slot(self) -> ConnectionSlot {
+        self.connection_slot
     }
 
     /// Returns the address of the client, if a proxy has reported it.
     pub fn client(&self) -> Option<IpAddr> {
-        self.more.as_ref()?.seat.as_ref()?.address
+        self.more.as_ref()?.reader_slot.as_ref()?.address
     }
 
     /// Returns true if bytes in this direction are counted.
-    pub fn counts(&self, way: Direction) -> bool {
-        self.more.as_ref().is_some_and(|more| more.pending(way).is_some())
+    pub fn counts(&self, direction: Direction) -> bool {
+        self.more.as_ref().is_some_and(|more| more.pending(direction).is_some())
     }
 
     /// Sets the number of bytes queued for the client, or of incomplete input from it.
     ///
     /// Errors: those of [`Pending::resize`]; then the connection must be closed.
-    pub fn set_pending(&mut self, way: Direction, bytes: usize) -> Result<(), Error> {
+    pub fn set_pending(&mut self, direction: Direction, bytes: usize) -> Result<(), Error> {
         if bytes <= UNCOUNTED_BYTES {
             if let Some(more) = &mut self.more {
-                *more.pending_mut(way) = None;
+                *more.pending_mut(direction) = None;
             }
             return Ok(());
         }
-        let pending = self.more.get_or_insert_default().pending_mut(way);
+        let pending = self.more.get_or_insert_default().pending_mut(direction);
         match pending {
             Some(pending) => pending.resize(bytes),
             None => {
-                *pending = Some(self.permit.limits.pend(bytes)?);
+                *pending = Some(self.connection_slot.limits.pend(bytes)?);
                 Ok(())
             }
         }
@@ -101,14 +101,14 @@ impl ConnectionQuotas {
 
     /// Checks a publication like [`Limits::check_publish`].
     pub fn check_publish(&mut self, subject: Option<&std::sync::Arc<str>>, bytes: usize) -> Result<(), Error> {
-        let limits = &self.permit.limits;
+        let limits = &self.connection_slot.limits;
         let own = limits.counts_incoming().then(|| &mut self.more.get_or_insert_default().publishes);
         limits.check_publish(own, subject, bytes)
     }
 
     /// Counts a publication like [`Limits::owe_publish`].
     pub fn owe_publish(&mut self, subject: Option<&std::sync::Arc<str>>, bytes: usize) -> Duration {
-        let limits = &self.permit.limits;
+        let limits = &self.connection_slot.limits;
         match limits.counts_incoming() {
             true => limits.owe_publish(&mut self.more.get_or_insert_default().publishes, subject, bytes),
             false => Duration::ZERO,
@@ -117,29 +117,29 @@ impl ConnectionQuotas {
 
     /// Counts messages like [`Limits::owe_messages`].
     pub fn owe_messages(&mut self, messages: u64) -> Duration {
-        let limits = &self.permit.limits;
+        let limits = &self.connection_slot.limits;
         match limits.counts_incoming() {
             true => limits.owe_messages(&mut self.more.get_or_insert_default().messages, messages),
             false => Duration::ZERO,
         }
     }
 
-    /// Returns the memory that the member uses in addition to its own size, in bytes.
+    /// Returns the memory that the quotas use in addition to its own size, in bytes.
     pub fn bytes(&self) -> usize {
         self.more.as_ref().map_or(0, |_| size_of::<More>())
     }
 }
 
 impl More {
-    fn pending(&self, way: Direction) -> &Option<Pending> {
-        match way {
+    fn pending(&self, direction: Direction) -> &Option<Pending> {
+        match direction {
             Direction::In => &self.incoming,
             Direction::Out => &self.outgoing,
         }
     }
 
-    fn pending_mut(&mut self, way: Direction) -> &mut Option<Pending> {
-        match way {
+    fn pending_mut(&mut self, direction: Direction) -> &mut Option<Pending> {
+        match direction {
             Direction::In => &mut self.incoming,
             Direction::Out => &mut self.outgoing,
         }

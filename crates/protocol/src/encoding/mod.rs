@@ -1,4 +1,4 @@
-//! Encoding of publications for each transport. A publication is encoded once per form; all readers of that form
+//! Encodings of publications for the transports. A publication is encoded once per encoding; all its readers
 //! are sent the same bytes.
 
 mod envelope;
@@ -24,12 +24,12 @@ const RETRY_MS: u32 = 100;
 ///
 /// Source: docs/reference/protocol.md, "How one publication looks".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Form {
+pub enum Encoding {
     /// WebSocket, payloads only.
     Bare,
     /// WebSocket, `millrace.v1+json` pushes.
     Session,
-    /// As [`Form::Bare`] and [`Form::Session`], compressed. Clients that negotiated the same parameters are sent
+    /// As [`Encoding::Bare`] and [`Encoding::Session`], compressed. Clients that negotiated the same parameters are sent
     /// the same bytes.
     BareDeflate(Deflate),
     SessionDeflate(Deflate),
@@ -38,7 +38,7 @@ pub enum Form {
     /// Server-sent events of one channel: the payload, with the position as `id`.
     Sse,
     /// Server-sent events of several channels: envelopes. The `id` of each reader precedes them, see
-    /// [`Form::has_reader_head`].
+    /// [`Encoding::has_reader_head`].
     SseMany,
     /// JSON lines of one channel.
     Ndjson,
@@ -48,76 +48,76 @@ pub enum Form {
     Answers,
 }
 
-impl Form {
+impl Encoding {
     /// Appends one publication as a whole frame.
     pub fn encode(self, out: &mut Vec<u8>, channel: &ChannelName, epoch: Epoch, publication: &Publication) {
         let envelope = |out: &mut Vec<u8>, push, name| write_envelope(out, push, name, epoch, publication);
         match self {
-            Form::Bare | Form::BareDeflate(_) => {
+            Encoding::Bare | Encoding::BareDeflate(_) => {
                 let opcode = if publication.kind == Kind::Binary { websocket::BINARY } else { websocket::TEXT };
                 self.encode_message(out, opcode, publication.data());
             }
-            Form::Session | Form::SessionDeflate(_) => {
+            Encoding::Session | Encoding::SessionDeflate(_) => {
                 let mut body = Vec::with_capacity(publication.data().len() + 160);
                 envelope(&mut body, true, Some(channel));
                 self.encode_message(out, websocket::TEXT, &body);
             }
-            Form::Lines => {
+            Encoding::Lines => {
                 envelope(out, true, Some(channel));
                 out.push(b'\n');
             }
-            Form::Sse => {
+            Encoding::Sse => {
                 out.extend_from_slice(b"id: ");
                 Position { epoch, offset: publication.offset }.write(out);
                 out.push(b'\n');
                 write_sse_data(out, publication);
                 out.push(b'\n');
             }
-            Form::SseMany => {
+            Encoding::SseMany => {
                 out.extend_from_slice(b"data: ");
                 envelope(out, false, Some(channel));
                 out.extend_from_slice(b"\n\n");
             }
-            Form::Ndjson | Form::NdjsonMany => {
-                envelope(out, false, (self == Form::NdjsonMany).then_some(channel));
+            Encoding::Ndjson | Encoding::NdjsonMany => {
+                envelope(out, false, (self == Encoding::NdjsonMany).then_some(channel));
                 out.push(b'\n');
             }
-            Form::Answers => {}
+            Encoding::Answers => {}
         }
     }
 
     /// Appends a gap. A bare WebSocket can report a gap only with a close frame, which ends the connection.
     pub fn encode_gap(self, out: &mut Vec<u8>, channel: &ChannelName, gap: Gap) {
-        let one = matches!(self, Form::Bare | Form::BareDeflate(_) | Form::Sse | Form::Ndjson);
+        let one = matches!(self, Encoding::Bare | Encoding::BareDeflate(_) | Encoding::Sse | Encoding::Ndjson);
         let named = (!one).then_some(channel);
         match self {
-            Form::Bare | Form::BareDeflate(_) => {
+            Encoding::Bare | Encoding::BareDeflate(_) => {
                 websocket::encode_close(out, websocket::CLOSE_GAP, &gap.to.to_string())
             }
-            Form::Session | Form::SessionDeflate(_) => {
+            Encoding::Session | Encoding::SessionDeflate(_) => {
                 let mut body = Vec::with_capacity(160);
                 write_gap(&mut body, true, named, gap);
                 websocket::encode(out, websocket::TEXT, &body);
             }
-            Form::Lines => {
+            Encoding::Lines => {
                 write_gap(out, true, named, gap);
                 out.push(b'\n');
             }
-            Form::Sse | Form::SseMany => {
+            Encoding::Sse | Encoding::SseMany => {
                 out.extend_from_slice(b"event: gap\n");
-                if self == Form::Sse {
+                if self == Encoding::Sse {
                     let _ = writeln!(out, "id: {}", gap.to);
                 }
                 out.extend_from_slice(b"data: ");
                 write_gap(out, false, named, gap);
                 out.extend_from_slice(b"\n\n");
             }
-            Form::Ndjson | Form::NdjsonMany => {
+            Encoding::Ndjson | Encoding::NdjsonMany => {
                 out.extend_from_slice(b"{\"gap\":");
                 write_gap(out, false, named, gap);
                 out.extend_from_slice(b"}\n");
             }
-            Form::Answers => {}
+            Encoding::Answers => {}
         }
     }
 
@@ -125,8 +125,8 @@ impl Form {
     pub fn heartbeat(self) -> &'static [u8] {
         match self {
             _ if self.is_websocket() => websocket::PING_FRAME,
-            Form::Sse | Form::SseMany => b":\n\n",
-            Form::Answers => b"",
+            Encoding::Sse | Encoding::SseMany => b":\n\n",
+            Encoding::Answers => b"",
             _ => b"\n",
         }
     }
@@ -135,24 +135,24 @@ impl Form {
     /// bare WebSocket, which has no such message.
     pub fn encode_drain(self, out: &mut Vec<u8>, after_ms: u64, resume: Option<&str>) {
         let _ = match self {
-            Form::Bare | Form::BareDeflate(_) | Form::Answers => Ok(()),
-            Form::Session | Form::SessionDeflate(_) | Form::Lines => {
+            Encoding::Bare | Encoding::BareDeflate(_) | Encoding::Answers => Ok(()),
+            Encoding::Session | Encoding::SessionDeflate(_) | Encoding::Lines => {
                 let resume = resume.map_or_else(String::new, |ticket| format!(",\"resume\":\"{ticket}\""));
                 self.encode_text(out, &format!("{{\"push\":\"drain\",\"after_ms\":{after_ms}{resume}}}"));
                 Ok(())
             }
-            Form::Sse | Form::SseMany => {
+            Encoding::Sse | Encoding::SseMany => {
                 write!(out, "retry: {RETRY_MS}\nevent: drain\ndata: {{\"after_ms\":{after_ms}}}\n\n")
             }
-            Form::Ndjson | Form::NdjsonMany => writeln!(out, "{{\"drain\":{{\"after_ms\":{after_ms}}}}}"),
+            Encoding::Ndjson | Encoding::NdjsonMany => writeln!(out, "{{\"drain\":{{\"after_ms\":{after_ms}}}}}"),
         };
     }
 
     /// Appends the last message: why access ended. On a WebSocket this is the close code.
     pub fn encode_denied(self, out: &mut Vec<u8>, close_code: u16, error: &Error) {
         let _ = match self {
-            Form::Sse | Form::SseMany => write!(out, "event: denied\ndata: {}\n\n", error.to_json()),
-            Form::Ndjson | Form::NdjsonMany => writeln!(out, "{{\"denied\":{}}}", error.to_json()),
+            Encoding::Sse | Encoding::SseMany => write!(out, "event: denied\ndata: {}\n\n", error.to_json()),
+            Encoding::Ndjson | Encoding::NdjsonMany => writeln!(out, "{{\"denied\":{}}}", error.to_json()),
             _ => {
                 self.encode_close(out, close_code, &error.detail);
                 Ok(())
@@ -163,7 +163,7 @@ impl Form {
     /// Appends one text message of a session: a reply or a push. Must be used with session forms only.
     pub fn encode_text(self, out: &mut Vec<u8>, text: &str) {
         match self {
-            Form::Lines => {
+            Encoding::Lines => {
                 out.extend_from_slice(text.as_bytes());
                 out.push(b'\n');
             }
@@ -175,7 +175,7 @@ impl Form {
     /// Does nothing for other forms.
     pub fn encode_close(self, out: &mut Vec<u8>, code: u16, reason: &str) {
         match self {
-            Form::Lines => self.encode_text(out, &encode_close_push(code, reason)),
+            Encoding::Lines => self.encode_text(out, &encode_close_push(code, reason)),
             _ if self.is_websocket() => websocket::encode_close(out, code, reason),
             _ => {}
         }
@@ -183,26 +183,26 @@ impl Form {
 
     /// Returns true if the connection carries commands and replies.
     pub fn is_session(self) -> bool {
-        matches!(self, Form::Session | Form::SessionDeflate(_) | Form::Lines)
+        matches!(self, Encoding::Session | Encoding::SessionDeflate(_) | Encoding::Lines)
     }
 
     /// Returns true if every frame needs a prefix per reader: the list of all its positions.
     pub fn has_reader_head(self) -> bool {
-        self == Form::SseMany
+        self == Encoding::SseMany
     }
 
-    /// Returns true if a gap ends the connection, because the form cannot report a gap in another way.
+    /// Returns true if a gap ends the connection, because the encoding cannot report a gap in another way.
     pub fn gap_closes(self) -> bool {
-        matches!(self, Form::Bare | Form::BareDeflate(_))
+        matches!(self, Encoding::Bare | Encoding::BareDeflate(_))
     }
 
     pub fn is_websocket(self) -> bool {
-        matches!(self, Form::Bare | Form::Session | Form::BareDeflate(_) | Form::SessionDeflate(_))
+        matches!(self, Encoding::Bare | Encoding::Session | Encoding::BareDeflate(_) | Encoding::SessionDeflate(_))
     }
 
     fn encode_message(self, out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
         match self {
-            Form::BareDeflate(deflate) | Form::SessionDeflate(deflate) => deflate.encode(out, opcode, payload),
+            Encoding::BareDeflate(deflate) | Encoding::SessionDeflate(deflate) => deflate.encode(out, opcode, payload),
             _ => websocket::encode(out, opcode, payload),
         }
     }
@@ -237,44 +237,52 @@ mod tests {
         Publication::new(PublicationHead { offset: 7, time_ms: 5, key: None, expires_ms: None, kind }, data)
     }
 
-    fn encoded(form: Form, publication: &Publication) -> String {
+    fn encoded(encoding: Encoding, publication: &Publication) -> String {
         let mut out = Vec::new();
-        form.encode(&mut out, &ChannelName::parse("a/b").unwrap(), Epoch(0xab), publication);
+        encoding.encode(&mut out, &ChannelName::parse("a/b").unwrap(), Epoch(0xab), publication);
         String::from_utf8_lossy(&out).into_owned()
     }
 
     #[test]
-    fn sse_keeps_lines_apart() {
-        let frame = encoded(Form::Sse, &publication(Kind::Text, b"one\r\ntwo\nthree\rfour"));
+    fn sse_data_is_split_into_lines() {
+        let frame = encoded(Encoding::Sse, &publication(Kind::Text, b"one\r\ntwo\nthree\rfour"));
         assert_eq!(frame, "id: 000000ab:7\ndata: one\ndata: two\ndata: three\ndata: four\n\n");
     }
 
     #[test]
-    fn a_json_line_is_one_line() {
-        let frame = encoded(Form::Ndjson, &publication(Kind::Json, b"{\n \"a\": 1\r\n}"));
+    fn json_line_contains_no_newline() {
+        let frame = encoded(Encoding::Ndjson, &publication(Kind::Json, b"{\n \"a\": 1\r\n}"));
         assert_eq!(frame.matches('\n').count(), 1);
         assert_eq!(frame.trim_end(), r#"{"position":"000000ab:7","time":5,"data":{  "a": 1  }}"#);
     }
 
     #[test]
-    fn binary_is_base64_where_text_is_needed() {
-        let frame = encoded(Form::NdjsonMany, &publication(Kind::Binary, &[0xff, 0xfe]));
+    fn binary_payload_is_base64_in_text_encodings() {
+        let frame = encoded(Encoding::NdjsonMany, &publication(Kind::Binary, &[0xff, 0xfe]));
         let expected = r#"{"channel":"a/b","position":"000000ab:7","time":5,"data":"//4=","encoding":"base64"}"#;
         assert_eq!(frame.trim_end(), expected);
-        assert!(encoded(Form::Sse, &publication(Kind::Binary, &[0xff, 0xfe])).contains("data: //4=\n"));
+        assert!(encoded(Encoding::Sse, &publication(Kind::Binary, &[0xff, 0xfe])).contains("data: //4=\n"));
     }
 
     #[test]
-    fn gaps_are_named_in_every_form() {
+    fn every_encoding_reports_gaps() {
         let position = |offset| crate::Position { epoch: Epoch(1), offset };
         let gap = Gap { from: position(3), to: position(9) };
         let (deflate, _) = Deflate::negotiate("permessage-deflate").unwrap();
-        let compressed = [Form::BareDeflate(deflate), Form::SessionDeflate(deflate)];
-        let plain = [Form::Bare, Form::Session, Form::Lines, Form::Sse, Form::SseMany, Form::Ndjson, Form::NdjsonMany];
-        for form in compressed.into_iter().chain(plain) {
+        let compressed = [Encoding::BareDeflate(deflate), Encoding::SessionDeflate(deflate)];
+        let plain = [
+            Encoding::Bare,
+            Encoding::Session,
+            Encoding::Lines,
+            Encoding::Sse,
+            Encoding::SseMany,
+            Encoding::Ndjson,
+            Encoding::NdjsonMany,
+        ];
+        for encoding in compressed.into_iter().chain(plain) {
             let mut out = Vec::new();
-            form.encode_gap(&mut out, &ChannelName::parse("c").unwrap(), gap);
-            assert!(String::from_utf8_lossy(&out).contains("00000001:9"), "{form:?}");
+            encoding.encode_gap(&mut out, &ChannelName::parse("c").unwrap(), gap);
+            assert!(String::from_utf8_lossy(&out).contains("00000001:9"), "{encoding:?}");
         }
     }
 }

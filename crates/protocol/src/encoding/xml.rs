@@ -106,7 +106,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_record_of_the_thesis_has_its_size() {
+    fn thesis_record_has_documented_size() {
         let record = json!({"carId": 1, "timestamp": 1396876402000u64, "gpsLatitude": 47.53398, "gpsLongitude": 19.079723,
             "speed": 1.25, "rpm": 1250, "coolantTemperature": 101});
         let xml = document("sensorData", &record);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_nothing_can_hold_does_not_vanish() {
+    fn out_of_range_number_is_kept_in_xml() {
         for json in ["1e999", "{\"a\": [-1e999]}"] {
             let xml = document("data", &value(json.as_bytes()));
             assert!(xml.contains(&escape(json)), "{xml}");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_names_and_characters_survive() {
+    fn special_names_and_characters_are_escaped() {
         let xml = document("data", &json!({"a b": "<&>\u{0}", "xmlish": [1, true, null]}));
         assert!(xml.contains("<entry key=\"a b\">&lt;&amp;&gt;\u{fffd}</entry>"));
         assert!(xml.contains("<entry key=\"xmlish\"><item>1</item><item>true</item><item></item></entry>"));
