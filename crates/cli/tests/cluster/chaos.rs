@@ -232,7 +232,7 @@ fn redis_and_its_nodes_fail_and_nothing_is_lost() {
 }
 
 #[test]
-fn redis_that_forgets_is_a_gap() {
+fn redis_data_loss_is_a_gap() {
     chaos("redis-forgets", Kind::Redis, Data::Lost, SECONDS / 2);
 }
 
@@ -242,6 +242,6 @@ fn nats_and_its_nodes_fail_and_nothing_is_lost() {
 }
 
 #[test]
-fn nats_that_forgets_is_a_gap() {
+fn nats_data_loss_is_a_gap() {
     chaos("nats-forgets", Kind::Nats, Data::Lost, SECONDS / 2);
 }

@@ -273,7 +273,7 @@ mod tests {
     const ACKNOWLEDGED: &str = "a:1=1.1 a:2=2.1 a:3=1.2";
 
     #[test]
-    fn everything_once_and_in_order_is_right() {
+    fn judge_accepts_each_message_once_in_order() {
         assert_eq!(verdict(ACKNOWLEDGED, ACKNOWLEDGED, "a:3", false), [""; 0]);
         // A restart without data loss starts another epoch of the same log.
         assert_eq!(verdict("a:1=1.1 a:2=2.1 b:3=1.2", "a:1=1.1 b:2=2.1 b:3=1.2", "b:3", false), [""; 0]);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_is_told() {
+    fn judge_reports_every_deviation() {
         for (said, top, why) in [
             ("a:1=1.1 a:2=2.1", "a:3", "the end is missing"),
             ("a:1=1.1 a:3=1.2", "a:3", "a hole"),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_must_name_exactly_what_is_missing() {
+    fn gap_must_name_exactly_the_missing_messages() {
         for (said, top, why) in [
             ("a:1=1.1 a:2>b:0 b:1=1.3", "b:1", "it begins too late"),
             ("a:1=1.1 a:2=2.1 a:1>b:0 b:1=1.3", "b:1", "it begins too early"),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_connection_hears_one_stretch_of_the_log() {
+    fn bare_connection_receives_one_range_of_the_log() {
         let verdict = |after: Option<&str>, ids: &str| {
             let run = Run { after: after.map(Position::parse), ids: ids.split_whitespace().map(id).collect() };
             let channel = Channel {

@@ -73,6 +73,6 @@ fn batches(ways: &[(Way, usize)]) -> Vec<[(Way, usize); 1]> {
 }
 
 #[test]
-fn everybody_comes_back_from_a_node_that_dies() {
+fn all_clients_reconnect_after_a_node_dies() {
     storm("storm", Kind::Redis);
 }

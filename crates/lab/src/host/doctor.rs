@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fix_is_what_is_needed() {
+    fn fix_names_the_needed_limit() {
         let descriptors = check(&small(), 50_000, "descriptors per process");
         assert_eq!((descriptors.now.as_str(), descriptors.needed.as_str()), ("20,000", "51,024"));
         assert_eq!(descriptors.fix.unwrap(), "sudo prlimit --pid $$ --nofile=51024:51024");
@@ -482,7 +482,7 @@ mod tests {
 
     /// A machine on which every fix was applied must be good.
     #[test]
-    fn fixes_fix() {
+    fn applied_fixes_pass_the_check() {
         for connections in [1, 100, 50_000, 1_000_000] {
             let mut machine = Machine {
                 descriptors_hard: Some(1),
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_the_cgroup_count() {
+    fn cgroup_limits_are_checked() {
         let tight = Machine { cpu_quota: Some(0.5), memory_limit: Some(1 << 30), ..small() };
         assert_eq!(short(&tight, 18_000), ["net.ipv4.tcp_max_syn_backlog", "CPU quota of the cgroup", "memory"]);
     }
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_described() {
+    fn report_describes_this_machine() {
         let here = Machine::read();
         let soft = here.descriptors_soft.unwrap();
         assert!(soft > 0 && soft <= here.descriptors_hard.unwrap());

@@ -496,7 +496,7 @@ mod tests {
 
     /// Compares with the values printed in the thesis (appendix; sections 4.3 and 5.4).
     #[test]
-    fn units_are_converted_and_nothing_else() {
+    fn published_figures_are_converted_to_our_units() {
         let thorsen = of("thorsen-broadcast");
         let figure = |ours: &str| thorsen.figures.iter().find(|figure| figure.ours == ours).unwrap();
         let idle = &figure("idle.probe_p50_us").series[2];

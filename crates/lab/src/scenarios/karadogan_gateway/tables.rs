@@ -369,7 +369,7 @@ mod tests {
 
     /// Compares with the values that the thesis prints.
     #[test]
-    fn his_figures_stand_beside_ours() {
+    fn thesis_figures_are_in_the_rows_of_ours() {
         let series = Series::default();
         let cell = |mode, table: usize, column: &str, row: usize| {
             let steps = [step(25, 1000), step(40, 2000), step(60, 2000)];
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_is_of_the_population() {
+    fn spread_uses_the_population_deviation() {
         assert_eq!(spread(&[1.0, 2.0, 3.0]), [json!(2.0), json!(0.82), json!(2.0)]);
         assert_eq!(spread(&[]), [Value::Null, Value::Null, Value::Null]);
     }
