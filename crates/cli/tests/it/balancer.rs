@@ -97,7 +97,7 @@ fn every_transport_works_behind_a_balancer() {
     front.get_until("/v1/presence/bare", |answer| answer.body.contains("\"count\":1"));
     bare.send(Message::text("\"said\"")).expect("it is sent");
     assert_eq!(bare.read().expect("an echo"), Message::text("\"said\""));
-    assert_eq!(front.get("/metrics").status, 403, "figures are not for everybody");
+    assert_eq!(front.get("/metrics").status, 403, "the proxy does not publish metrics");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn drained_node_causes_no_client_error() {
     assert_eq!(state("node2"), "UP");
     let deadline = Instant::now() + BOUND;
     while count(&two) < transports.len() as u64 {
-        assert!(Instant::now() < deadline, "not everybody has moved: {}", count(&two));
+        assert!(Instant::now() < deadline, "not all clients have moved: {}", count(&two));
     }
     assert_eq!(front.post("/v1/channels/moves", "\"after the move\"").status, 200);
     for (reader, transport) in readers.iter_mut().zip(transports) {
