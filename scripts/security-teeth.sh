@@ -58,7 +58,7 @@ without "pages of other origins read answers" crates/transport/src/admission/acc
     $(test_of transport --test it only_allowed_origins_may_read)
 without "passwords of engines" crates/engine/src/shown_url.rs \
     'rest\.rsplit_once\(.@.\)\.map_or\(rest, \|\(_, rest\)\| rest\)' 'rest' \
-    $(test_of cli --test it passwords_of_engines_and_secrets_are_shown_by_no_command_and_no_error)
+    $(test_of cli --test it secrets_are_in_no_output_and_no_error)
 without "buffers of half-sent requests" crates/transport/src/serve/write_timeout.rs \
     'this\.hold\(buf\.capacity\(\)\)\?;' '' \
     $(test_of transport --lib large_buffer_is_counted_until_connection_ends)
@@ -73,7 +73,7 @@ without "answers to forged addresses" crates/rtc/src/connection.rs \
     $(test_of rtc --lib unproven_address_receives_little)
 without "libraries in the log" crates/server/src/log.rs \
     'format!\("\{OWN\}=\{part\}"\)' 'part.to_owned()' \
-    $(test_of cli --test it whatever_peers_send_is_no_warning)
+    $(test_of cli --test it peer_input_never_logs_a_warning)
 without "the depth of JSON" crates/protocol/src/publication.rs \
     '&& depth\(json\) > JSON_DEPTH_MAX' '&& false' \
     $(test_of transport --test it too_deep_json_is_refused)

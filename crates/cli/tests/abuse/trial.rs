@@ -17,7 +17,7 @@ use rustix::{
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::{
-    honest::{self, Heard},
+    honest::{self, HonestOutcome},
     newcomers::{self, Opened},
     process::{say, turn},
     report::{PHASES, Row},
@@ -250,7 +250,7 @@ impl Watched {
     }
 }
 
-fn p99_ms(heard: &Heard, seconds: std::ops::Range<usize>) -> f64 {
+fn p99_ms(heard: &HonestOutcome, seconds: std::ops::Range<usize>) -> f64 {
     heard.latency(seconds).quantile_us(0.99).map_or(f64::INFINITY, |us| us as f64 / 1e3)
 }
 

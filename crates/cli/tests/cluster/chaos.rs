@@ -12,12 +12,12 @@ use tokio::{task::LocalSet, time::Instant};
 use crate::{
     balancer::NODES,
     broker::Kind,
-    client::Way,
+    client::ClientKind,
     cluster::Cluster,
     crowd::Crowd,
     load::Load,
     process::{BOUND, say, setting, turn},
-    wire::Towards,
+    wire::Direction,
 };
 
 const CHANNELS: usize = 40;
@@ -48,8 +48,8 @@ enum Step {
     Stop(Signal),
     Restart(Data),
     Cut,
-    Hold(Towards),
-    Release(Towards),
+    Hold(Direction),
+    Release(Direction),
 }
 
 /// Steps with their times, relative to the first publication.
@@ -95,17 +95,17 @@ impl Plan {
         let mut steps = Vec::new();
         while at < end {
             let long = Duration::from_secs_f64(random.between(0.05, 3.0));
-            let ways: &[Towards] = match random.bits() % 4 {
+            let directions: &[Direction] = match random.bits() % 4 {
                 0 => &[],
-                1 => &[Towards::Broker],
-                2 => &[Towards::Nodes],
-                _ => &[Towards::Broker, Towards::Nodes],
+                1 => &[Direction::Broker],
+                2 => &[Direction::Nodes],
+                _ => &[Direction::Broker, Direction::Nodes],
             };
-            steps.extend(ways.iter().map(|way| (at, Step::Hold(*way))));
-            if ways.is_empty() || random.happens(0.5) {
+            steps.extend(directions.iter().map(|direction| (at, Step::Hold(*direction))));
+            if directions.is_empty() || random.happens(0.5) {
                 steps.push((at + long.mul_f64(0.9), Step::Cut));
             }
-            steps.extend(ways.iter().map(|way| (at + long, Step::Release(*way))));
+            steps.extend(directions.iter().map(|direction| (at + long, Step::Release(*direction))));
             at += long + Duration::from_secs_f64(random.between(0.3, 1.5));
         }
         Self(steps)
@@ -145,10 +145,10 @@ async fn take(step: Step, cluster: &mut Cluster) {
 
 /// Runs the whole test: load, faults, the end, the verdict.
 async fn run(name: &str, kind: Kind, nodes: usize, seconds: u64, history_lost: bool, plan: &Plan) {
-    let ways = Way::ALL.map(|way| (way, CLIENTS / Way::ALL.len()));
+    let kinds = ClientKind::ALL.map(|kind| (kind, CLIENTS / ClientKind::ALL.len()));
     let is_wired = plan.0.iter().any(|(_, step)| matches!(step, Step::Cut | Step::Hold(_)));
     let mut cluster = Cluster::start_by(is_wired, name, kind, nodes, nodes, SETTINGS).await;
-    let crowd = Crowd::start(&cluster.server(), &ways, CHANNELS);
+    let crowd = Crowd::start(&cluster.server(), &kinds, CHANNELS);
     let load = Load::start(&cluster.server(), CHANNELS, PER_S);
     let started = Instant::now();
     crowd.listens(BOUND).await;
@@ -232,7 +232,7 @@ fn redis_and_its_nodes_fail_and_nothing_is_lost() {
 }
 
 #[test]
-fn redis_that_forgets_is_a_gap() {
+fn redis_data_loss_is_a_gap() {
     chaos("redis-forgets", Kind::Redis, Data::Lost, SECONDS / 2);
 }
 
@@ -242,6 +242,6 @@ fn nats_and_its_nodes_fail_and_nothing_is_lost() {
 }
 
 #[test]
-fn nats_that_forgets_is_a_gap() {
+fn nats_data_loss_is_a_gap() {
     chaos("nats-forgets", Kind::Nats, Data::Lost, SECONDS / 2);
 }

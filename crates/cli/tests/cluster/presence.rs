@@ -21,7 +21,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 const CHANNEL: &str = "/v1/channels/presence/after/death";
 
 #[test]
-fn readers_of_a_killed_node_are_counted_no_longer() {
+fn readers_of_a_killed_node_leave_the_count() {
     let _turn = turn();
     for kind in [Kind::Redis, Kind::Nats] {
         if !is_there("haproxy") || !kind.is_there() {

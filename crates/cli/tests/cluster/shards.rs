@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fs, time::Duration};
 use crate::{
     broker::Kind,
     chaos::block_on,
-    client::Way,
+    client::ClientKind,
     cluster::Cluster,
     crowd::Crowd,
     load::Load,
@@ -31,8 +31,8 @@ fn connections_and_work_spread_over_all_shards() {
     }
     block_on(async {
         let cluster = Cluster::start("shards", Kind::Memory, 1, 1, &["server.shards=2"]).await;
-        let ways = Way::ALL.map(|way| (way, 40));
-        let crowd = Crowd::start(&cluster.node(0), &ways, CHANNELS);
+        let kinds = ClientKind::ALL.map(|kind| (kind, 40));
+        let crowd = Crowd::start(&cluster.node(0), &kinds, CHANNELS);
         let load = Load::start(&cluster.node(0), CHANNELS, PER_S);
         crowd.listens(BOUND).await;
         let before = shards(cluster.id(0));

@@ -9,7 +9,7 @@ use crate::{
     balancer::NODES,
     broker::Kind,
     chaos::block_on,
-    client::{Client, Way},
+    client::{Client, ClientKind},
     cluster::Cluster,
     crowd::Crowd,
     load::Load,
@@ -37,9 +37,13 @@ fn storm(name: &str, kind: Kind) {
         let load = Load::start(&cluster.server(), CHANNELS, PER_S);
         let mut crowd = Crowd::default();
         let (sessions, streams) = (clients * 2 / 5, clients * 2 / 5);
-        let ways = [(Way::Session, sessions), (Way::Sse, streams), (Way::LongPolling, clients - sessions - streams)];
-        for ways in batches(&ways) {
-            crowd.join(&cluster.server(), &ways, CHANNELS, 1);
+        let kinds = [
+            (ClientKind::Session, sessions),
+            (ClientKind::Sse, streams),
+            (ClientKind::LongPolling, clients - sessions - streams),
+        ];
+        for kinds in batches(&kinds) {
+            crowd.join(&cluster.server(), &kinds, CHANNELS, 1);
             crowd.listens(BOUND).await;
         }
         for i in 1..NODES {
@@ -50,7 +54,7 @@ fn storm(name: &str, kind: Kind) {
         cluster.kill(0);
         let killed = Instant::now();
         let back = |client: &Client| client.seen.borrow().first_due_after(killed);
-        until("everybody is back", BOUND, async || crowd.clients.iter().all(|client| back(client).is_some())).await;
+        until("all clients are back", BOUND, async || crowd.clients.iter().all(|client| back(client).is_some())).await;
         let mut times: Vec<Duration> = crowd.clients.iter().filter_map(back).map(|at| at - killed).collect();
         times.sort_unstable();
         let (connections, requests) = cluster.balancer.rates_max().await;
@@ -66,13 +70,14 @@ fn storm(name: &str, kind: Kind) {
 }
 
 /// Splits the clients into batches of at most [`BATCH`].
-fn batches(ways: &[(Way, usize)]) -> Vec<[(Way, usize); 1]> {
-    let cut =
-        |&(way, count): &(Way, usize)| (0..count).step_by(BATCH).map(move |from| [(way, BATCH.min(count - from))]);
-    ways.iter().flat_map(cut).collect()
+fn batches(kinds: &[(ClientKind, usize)]) -> Vec<[(ClientKind, usize); 1]> {
+    let cut = |&(kind, count): &(ClientKind, usize)| {
+        (0..count).step_by(BATCH).map(move |from| [(kind, BATCH.min(count - from))])
+    };
+    kinds.iter().flat_map(cut).collect()
 }
 
 #[test]
-fn everybody_comes_back_from_a_node_that_dies() {
+fn all_clients_reconnect_after_a_node_dies() {
     storm("storm", Kind::Redis);
 }

@@ -13,7 +13,7 @@ const SKIPPED: [&str; 8] = ["target", "node_modules", "dist", "pack", "single", 
 const STATES: [&str; 3] = ["works", "partly", "not yet"];
 
 #[test]
-fn every_thesis_row_has_one_honest_line() {
+fn every_thesis_row_has_one_valid_line() {
     let text = fs::read_to_string(repository("docs/theses.md")).expect("the document is there");
     let rows: Vec<Vec<&str>> = text.lines().filter(|line| is_row(line)).map(cells).collect();
     let expected = [('K', 17), ('T', 10), ('L', 16), ('S', 12), ('M', 10)];
@@ -34,7 +34,7 @@ fn every_thesis_row_has_one_honest_line() {
 
 /// Scripts generate the tables of `docs/lab`.
 #[test]
-fn tables_have_no_undefined_cell() {
+fn lab_tables_have_no_undefined_cell() {
     for document in documents() {
         let text = fs::read_to_string(&document).expect("it was just listed");
         let is_broken = |cell: &&str| ["undefined", "NaN", "[object Object]"].contains(cell);
@@ -44,7 +44,7 @@ fn tables_have_no_undefined_cell() {
 }
 
 #[test]
-fn every_relative_link_leads_somewhere() {
+fn every_relative_link_has_a_target() {
     let mut broken = Vec::new();
     let mut links = 0;
     for document in documents() {

@@ -67,7 +67,7 @@ fn gateway(args: &[&str]) -> Server {
 }
 
 #[tokio::test]
-async fn one_to_one_there_and_back() {
+async fn gateway_forwards_one_to_one_in_both_directions() {
     let gateway = gateway(&[]);
     let mut a = Device::join(&gateway, "name=a&to=b").await;
     // A message to a receiver that has not connected is dropped and counted.
@@ -93,7 +93,7 @@ async fn one_to_one_there_and_back() {
 }
 
 #[tokio::test]
-async fn many_as_one_and_one_to_many_at_once() {
+async fn gateway_gathers_and_splits_at_the_same_time() {
     let gateway = gateway(&["--mode", "both", "--window", "60s"]);
     let mut up = Device::join(&gateway, "name=up").await;
     let mut a = Device::join(&gateway, "name=a&to=up&urgent=!").await;
@@ -114,7 +114,7 @@ async fn many_as_one_and_one_to_many_at_once() {
 }
 
 #[tokio::test]
-async fn a_window_ends_by_itself() {
+async fn gathering_window_ends_after_its_time() {
     let gateway = gateway(&["--mode", "multiplex", "--window", "300ms"]);
     let mut up = Device::join(&gateway, "name=up").await;
     let mut a = Device::join(&gateway, "name=a&to=up").await;
@@ -127,7 +127,7 @@ async fn a_window_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn who_may_not_join_is_told_why() {
+async fn refused_join_has_an_error_code() {
     let secret = "0123456789abcdef";
     let gateway = Server::start_from(
         millrace(&["gateway", "--listen", "127.0.0.1:0", "--allow-origin", "https://app.example", "--peers", "1"])

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_hold_anything() {
+    fn process_name_may_contain_parentheses_and_spaces() {
         let line = "4242 (a) R (b c) S 17 4242 9193 0 -1 4194304 100 2 0 0 11 12 13 14 20 0 5 0 613251 3133440 387 18446744073709551615";
         let stat = Stat::parse(line).unwrap();
         assert_eq!((stat.name.as_str(), stat.parent, stat.is_zombie), ("a) R (b c", 17, false));
@@ -150,33 +150,33 @@ mod tests {
     }
 
     #[test]
-    fn pressure_of_the_cpu() {
+    fn cpu_pressure_is_parsed() {
         let text = "some avg10=8.36 avg60=8.32 avg300=11.47 total=1105629258\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
         assert_eq!(Pressure::parse(text), Some(Pressure { avg10: 8.36, total_us: 1_105_629_258 }));
         assert_eq!(Pressure::parse("full avg10=0.00 total=0\n"), None);
     }
 
     #[test]
-    fn cores_without_their_sum() {
+    fn cpu_times_are_parsed_per_core_without_the_total() {
         let text = "cpu  30 0 0 0 0 0 0 0 0 0\ncpu0 10 1 20 100 5 2 3 7 9 0\ncpu11 1 0 1 8 0 0 0 0 0 0\nintr 12 0\n";
         assert_eq!(cores(text), [Core { busy: 36, steal: 7, all: 148 }, Core { busy: 2, steal: 0, all: 10 }]);
     }
 
     #[test]
-    fn sockets() {
+    fn socket_counts_are_parsed() {
         let text = "sockets: used 15\nTCP: inuse 1 orphan 0 tw 4 alloc 1 mem 139\nUDP: inuse 0 mem 0\n";
         assert_eq!((tcp(text, "mem"), tcp(text, "tw"), tcp(text, "none")), (Some(139), Some(4), None));
     }
 
     #[test]
-    fn fields_and_their_units() {
+    fn status_fields_are_read_and_converted_to_bytes() {
         let text = "Name:\tcat dog\nThreads:\t3\nPss:                 251 kB\nPss_Anon:   112 kB\n";
         assert_eq!(field(text, "Name"), Some("cat dog"));
         assert_eq!((number(text, "Threads"), number(text, "Pss"), number(text, "Ps")), (Some(3), Some(257_024), None));
     }
 
     #[test]
-    fn this_process_is_among_all() {
+    fn own_process_is_listed() {
         let pid = std::process::id();
         let all = processes().unwrap();
         let own = &all.iter().find(|(number, _)| *number == pid).unwrap().1;

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_of_one_kind_take_turns() {
+    fn programs_of_one_kind_alternate() {
         let design = design(
             &[
                 ("targets", "millrace@old,millrace@new"),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_takes_levels_and_leaves_repeats() {
+    fn budget_removes_levels_but_no_repeats() {
         let (mut settings, machine) = (read(&[]), machine());
         let before = settings.sweep().unwrap()[""].clone();
         let budget = Duration::from_secs_f64(design(&[], 1).unwrap().estimate_s() / 3.0);

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn table_lists_what_was_not_noticed() {
+    fn unnoticed_failure_is_null_in_the_table() {
         let row = Row { check: "x".into(), transport: "sse".into(), client_s: Some(2.0), lost: 1, ..Row::default() };
         let table = table(&[row], Duration::from_secs(4), Some(Duration::from_millis(3500)));
         assert_eq!(table.rows[0].len(), table.columns.len());

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn somogyis_day_follows_from_his_own_parts() {
+    fn somogyis_daily_total_is_the_sum_of_his_parts() {
         let rows = day(&WireCostReport::default());
         for (item, by_hand) in [
             ("polling every 4 s", 10_466.41),
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_by_tls_is_what_his_sizes_say() {
+    fn printed_tls_growth_follows_from_published_sizes() {
         for row in tls(&WireCostReport::default(), None).iter().filter(|row| row.unit == "%") {
             assert!((row.printed.unwrap() - row.corrected.unwrap()).abs() < 0.5, "{row:?}");
         }
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn mullers_eight_messages_are_what_he_captured() {
+    fn mullers_eight_messages_match_his_capture() {
         let nothing = Batch { single: Bytes::default(), together: Bytes::default() };
         let rows = muller(nothing, 52);
         for row in rows.iter().filter(|row| row.table.contains("Eight")) {

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn factors_are_of_tls_to_none() {
+    fn factors_divide_tls_by_plain() {
         let mut runs = Vec::new();
         for (target, us, cpu_s) in [(PLAIN, 100, 0.01), (SECURED, 110, 0.03)] {
             runs.push(run("latency", target, PhaseName::Test, us, cpu_s));
