@@ -14,9 +14,12 @@
 //! `MILLRACE_SIM_SEED=N` replays one seed with a trace; `MILLRACE_SIM_SEEDS=N` runs `N` seeds.
 
 mod client;
+mod clients;
+mod counts;
 mod dice;
 mod event;
 mod reading;
+mod request;
 mod server;
 mod truth;
 mod wires;
@@ -24,45 +27,9 @@ mod world;
 
 use std::{env, panic, thread};
 
+use counts::{Breakage, Counts};
 use truth::Check;
 use world::World;
-
-/// How often each event happened. A run without these events proves nothing.
-#[derive(Default, Debug, Clone, Copy)]
-pub struct Counts {
-    publications: u64,
-    deliveries: u64,
-    lost: u64,
-    moved: u64,
-    messages: u64,
-    gaps: u64,
-    lapses: u64,
-    full: u64,
-    pages: u64,
-    blocked: u64,
-    pings: u64,
-    cuts: u64,
-    leaves: u64,
-    restarts: u64,
-    epochs: u64,
-    jobs: u64,
-    polls: u64,
-    broken: u64,
-}
-
-/// Deliberate defect of the world, to check that the simulation detects it.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Breakage {
-    None,
-    /// A wire accepts bytes and loses some of them.
-    DroppedBytes,
-    /// A page of history omits a publication.
-    PageWithHole,
-    /// History does not report the publications that it no longer holds.
-    SilentGap,
-    /// Long polls are never woken, and never time out.
-    LostWake,
-}
 
 fn run(seed: u64, breakage: Breakage, trace: bool) -> (Check, Counts) {
     let mut world = World::new(seed, breakage, trace);
@@ -94,36 +61,6 @@ fn run_all(seeds: u64) -> (Vec<(u64, String)>, Counts) {
     let mut sum = even.1;
     sum.add(&odd.1);
     (even.0.into_iter().chain(odd.0).collect(), sum)
-}
-
-impl Counts {
-    fn all(&mut self) -> [(&'static str, &mut u64); 18] {
-        [
-            ("publications", &mut self.publications),
-            ("deliveries", &mut self.deliveries),
-            ("lost on the way", &mut self.lost),
-            ("losses noticed", &mut self.moved),
-            ("messages", &mut self.messages),
-            ("gaps", &mut self.gaps),
-            ("lapses", &mut self.lapses),
-            ("full logs", &mut self.full),
-            ("pages", &mut self.pages),
-            ("blocked writes", &mut self.blocked),
-            ("pings", &mut self.pings),
-            ("cuts", &mut self.cuts),
-            ("leaves", &mut self.leaves),
-            ("restarts", &mut self.restarts),
-            ("epochs", &mut self.epochs),
-            ("subscriptions", &mut self.jobs),
-            ("polls", &mut self.polls),
-            ("broken", &mut self.broken),
-        ]
-    }
-
-    fn add(&mut self, other: &Counts) {
-        let mut other = *other;
-        self.all().into_iter().zip(other.all()).for_each(|((_, sum), (_, count))| *sum += *count);
-    }
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -2,47 +2,16 @@
 
 use millrace_delivery::{ConnId, Page, WaiterId};
 use millrace_protocol::{
-    ChannelName, Code, Encoding, Error, Pattern, Position, Since, encoding::Envelope, session, session::Policy,
-    session::Target, websocket,
+    ChannelName, Code, Encoding, Error, Pattern, Since, encoding::Envelope, session, session::Policy, websocket,
 };
 use serde_json::{Value, json};
 
 use super::{
     event::{Asker, Event},
+    request::{Command, Job, Kind, Poll},
     truth::Check,
     world::{World, trace},
 };
-
-/// Decoded command of a client to a session.
-pub enum Command {
-    Subscribe { channel: usize, since: Since, policy: Policy },
-    SubscribePattern { pattern: Pattern, since: Option<u64>, positions: Vec<(usize, Position)>, policy: Policy },
-    Unsubscribe { target: Target },
-}
-
-/// A subscription whose first pages are being read.
-pub struct Job {
-    conn: ConnId,
-    kind: Kind,
-    policy: Policy,
-    reads: Vec<(usize, Option<Page>)>,
-}
-
-enum Kind {
-    Stream { encoding: Encoding },
-    Named { id: u64 },
-    Pattern { id: u64, pattern: Pattern, time_ms: u64 },
-}
-
-/// One long poll.
-pub struct Poll {
-    client: usize,
-    policy: Policy,
-    /// Number of the current round. It rises with every wake-up, and pages of an earlier round are ignored.
-    round: u32,
-    many: bool,
-    reads: Vec<(usize, Since, Option<Page>)>,
-}
 
 impl World {
     /// Opens a connection of this encoding. The first bytes follow when the pages of the connection have been read.

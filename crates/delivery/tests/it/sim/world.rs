@@ -6,11 +6,11 @@ use millrace_delivery::{Appended, Bounds, ChannelKey, Config, History, Hub, Outp
 use millrace_protocol::{ChannelName, Epoch, Kind, NewPublication, Pattern, Position, Since, session::Policy};
 
 use super::{
-    Breakage, Counts,
     client::{Client, Want},
+    counts::{Breakage, Counts},
     dice::Dice,
     event::{Asker, Event},
-    server::{Job, Poll},
+    request::{Job, Poll},
     truth::{Check, Truth},
     wires::Wires,
 };
