@@ -11,7 +11,7 @@ use rand_pcg::{
 
 use crate::{
     client::{
-        Ask, Reader, Way,
+        ReadOptions, Reader, ReaderKind,
         raw::{Raw, masked},
     },
     server::Server,
@@ -30,7 +30,7 @@ fn announced(length: u64) -> Vec<u8> {
 #[tokio::test]
 async fn invalid_frames_have_close_codes() {
     let server = Server::start();
-    let mut witness = Reader::open(Way::Bare, &server, &Ask::one("frames")).await;
+    let mut witness = Reader::open(ReaderKind::Bare, &server, &ReadOptions::one("frames")).await;
     let cases = [
         (vec![0x81, 2, b'h', b'i'], 1002, "not masked"),
         (masked(0xc1, b"reserved bit"), 1002, "reserved bit"),
@@ -75,7 +75,7 @@ async fn invalid_frames_have_close_codes() {
 #[tokio::test]
 async fn message_size_limit_is_exact() {
     let server = Server::start();
-    let mut witness = Reader::open(Way::Session, &server, &Ask::one("limit")).await;
+    let mut witness = Reader::open(ReaderKind::Session, &server, &ReadOptions::one("limit")).await;
     let mut raw = Raw::upgrade(&server, "/v1/channels/limit?subscribe=no", None).await;
     raw.send(masked(0x82, &vec![7; MAX])).await;
     raw.send([masked(0x02, &vec![8; MAX]), masked(0x80, b"9")].concat()).await;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{
-        Ask, Reader, SUBPROTOCOL, Way, parts,
+        ReadOptions, Reader, ReaderKind, SUBPROTOCOL, parts,
         raw::{Raw, masked},
     },
     server::{Server, within},
@@ -130,7 +130,7 @@ async fn gap_closes_compressed_bare_reader() {
 #[tokio::test]
 async fn only_valid_compressed_messages_are_published() {
     let server = server();
-    let mut witness = Reader::open(Way::Bare, &server, &Ask::one("in")).await;
+    let mut witness = Reader::open(ReaderKind::Bare, &server, &ReadOptions::one("in")).await;
     let path = "/v1/channels/in?subscribe=no";
     let text = "wheel of a mill ".repeat(30);
     let small = compressed(text.as_bytes());

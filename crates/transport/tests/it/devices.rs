@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio_tungstenite::{connect_async, tungstenite::Message as Frame};
 
 use crate::{
-    client::{Ask, Reader, Way, after},
+    client::{ReadOptions, Reader, ReaderKind, after},
     server::{Answer, Server, client, within},
 };
 
@@ -29,8 +29,8 @@ async fn input(server: &Server, record: &Value) -> String {
 #[tokio::test]
 async fn record_is_published_to_car_and_fleet() {
     let server = Server::start();
-    let mut car = Reader::open(Way::Session, &server, &Ask::one("cars/7/telemetry")).await;
-    let mut fleet = Reader::open(Way::Session, &server, &Ask::one("fleet")).await;
+    let mut car = Reader::open(ReaderKind::Session, &server, &ReadOptions::one("cars/7/telemetry")).await;
+    let mut fleet = Reader::open(ReaderKind::Session, &server, &ReadOptions::one("fleet")).await;
     let position = input(&server, &record(7, 1000)).await;
     let message = car.message().await;
     assert_eq!(message.position, Some(position));

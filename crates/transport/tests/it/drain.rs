@@ -15,7 +15,7 @@ use millrace_server::{Config, config::Secret};
 use serde_json::{Value, json};
 
 use crate::{
-    client::{Ask, Heard, Item, Reader, SUBPROTOCOL, Session, Way},
+    client::{Heard, Item, ReadOptions, Reader, ReaderKind, SUBPROTOCOL, Session},
     server::{Answer, Server, client, until, within},
 };
 
@@ -151,7 +151,7 @@ async fn drain_times_are_spread_over_window() {
     }
     let (mut bare, mut held) = (Vec::new(), Vec::new());
     for _ in 0..10 {
-        bare.push(Reader::open(Way::Bare, &server, &Ask::one("bare")).await);
+        bare.push(Reader::open(ReaderKind::Bare, &server, &ReadOptions::one("bare")).await);
         held.push(tokio::spawn(client(false).get(server.url("/v1/channels/held?wait=60")).send()));
     }
     server.await_presence("bare", 10).await;

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use crate::{
-    client::{Ask, Reader, Way, raw::handshake},
+    client::{ReadOptions, Reader, ReaderKind, raw::handshake},
     server::{Answer, BOUND, Server, client, within},
 };
 
@@ -51,9 +51,9 @@ async fn dripping(to: SocketAddr) -> SocketAddr {
 async fn every_transport_accepts_single_bytes() {
     let server = Server::start();
     let dripped = Server::at(dripping(server.address).await);
-    for (way, n) in Way::all().zip(0..) {
+    for (way, n) in ReaderKind::all().zip(0..) {
         let channel = format!("drip/{n}");
-        let mut reader = Reader::open(way, &dripped, &Ask::one(&channel)).await;
+        let mut reader = Reader::open(way, &dripped, &ReadOptions::one(&channel)).await;
         dripped.publish(&channel, n.to_string()).await;
         assert_eq!(reader.message().await.data.into_text(), n.to_string(), "{way:?}");
     }

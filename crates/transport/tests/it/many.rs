@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use crate::{
-    client::{Ask, Message, Positions, Reader, Session, Way, after},
+    client::{Message, Positions, ReadOptions, Reader, ReaderKind, Session, after},
     server::{Answer, Server, within},
 };
 
@@ -37,10 +37,10 @@ fn rounds(range: std::ops::RangeInclusive<usize>) -> Got {
 #[tokio::test]
 async fn hundred_channels_resume_on_every_transport() {
     let server = Server::start();
-    let ways: Vec<_> = Way::many().collect();
+    let ways: Vec<_> = ReaderKind::many().collect();
     let mut readers = Vec::new();
     for &way in &ways {
-        readers.push(Reader::open(way, &server, &Ask::many(names())).await);
+        readers.push(Reader::open(way, &server, &ReadOptions::many(names())).await);
     }
     publish_round(&server, 1).await;
     publish_round(&server, 2).await;
@@ -50,7 +50,7 @@ async fn hundred_channels_resume_on_every_transport() {
         for _ in 0..CHANNELS + CHANNELS / 2 {
             note(&mut got, reader.message().await);
         }
-        let ask = Ask::many(names()).at(reader.positions().clone());
+        let ask = ReadOptions::many(names()).at(reader.positions().clone());
         let (from, to) = (reader.way, ways[(i + 1) % ways.len()]);
         let mut reader = Reader::open(to, &server, &ask).await;
         for _ in 0..CHANNELS / 2 {
@@ -65,8 +65,8 @@ async fn history_of_hundred_channels_precedes_live() {
     let server = Server::start();
     publish_round(&server, 1).await;
     publish_round(&server, 2).await;
-    for way in Way::many() {
-        let mut reader = Reader::open(way, &server, &Ask::many(names()).since("earliest")).await;
+    for way in ReaderKind::many() {
+        let mut reader = Reader::open(way, &server, &ReadOptions::many(names()).since("earliest")).await;
         let mut got = Got::new();
         for _ in 0..2 * CHANNELS {
             note(&mut got, reader.message().await);
@@ -81,8 +81,8 @@ async fn event_id_lists_all_positions() {
     let server = Server::start();
     publish_round(&server, 1).await;
     publish_round(&server, 2).await;
-    for way in Way::many().filter(|way| matches!(way, Way::Sse(_))) {
-        let mut reader = Reader::open(way, &server, &Ask::many(names()).since("earliest")).await;
+    for way in ReaderKind::many().filter(|way| matches!(way, ReaderKind::Sse(_))) {
+        let mut reader = Reader::open(way, &server, &ReadOptions::many(names()).since("earliest")).await;
         let mut stand: Positions = Positions::new();
         let start = reader.positions().clone();
         stand.extend(start);
@@ -122,8 +122,9 @@ async fn multi_channel_gap_names_channel() {
     let a = server.publish("a", "1").await;
     server.publish("b", "1").await;
     let lost = Positions::from([("a".to_owned(), "00000000:5".to_owned()), ("b".to_owned(), a.replace(":1", ":0"))]);
-    for way in Way::many() {
-        let mut reader = Reader::open(way, &server, &Ask::many(["a".into(), "b".into()]).at(lost.clone())).await;
+    for way in ReaderKind::many() {
+        let mut reader =
+            Reader::open(way, &server, &ReadOptions::many(["a".into(), "b".into()]).at(lost.clone())).await;
         let gap = reader.gap().await;
         assert_eq!((gap.channel.as_str(), gap.from.as_deref()), ("a", Some("00000000:5")), "{way:?}");
         assert_eq!(gap.to, a.replace(":1", ":0"), "{way:?}");

@@ -7,7 +7,7 @@ use tokio_tungstenite::{connect_async, tungstenite::Message as Frame};
 
 use crate::{
     client::{
-        Ask, Data, Heard, Reader, SUBPROTOCOL, Session, Way, after,
+        Data, Heard, ReadOptions, Reader, ReaderKind, SUBPROTOCOL, Session, after,
         raw::{Raw, handshake, masked},
     },
     server::{Server, within},
@@ -99,8 +99,8 @@ async fn duplicate_subscription_is_refused() {
 async fn bare_websocket_publishes_messages() {
     let server = Server::start();
     let mut readers = Vec::new();
-    for way in [Way::Session, Way::Bare] {
-        readers.push(Reader::open(way, &server, &Ask::one("bare")).await);
+    for way in [ReaderKind::Session, ReaderKind::Bare] {
+        readers.push(Reader::open(way, &server, &ReadOptions::one("bare")).await);
     }
     let url = format!("ws://{}/v1/channels/bare?subscribe=no", server.address);
     let (mut socket, _) = within(connect_async(url.as_str())).await.unwrap();
@@ -144,7 +144,7 @@ async fn message_right_after_handshake_is_kept() {
 #[tokio::test]
 async fn largest_binary_publication_fits_into_command() {
     let server = Server::start();
-    let mut reader = Reader::open(Way::Bare, &server, &Ask::one("large")).await;
+    let mut reader = Reader::open(ReaderKind::Bare, &server, &ReadOptions::one("large")).await;
     let mut session = Session::open(&server).await;
     let data = BASE64_STANDARD.encode(vec![0xfe; 1 << 20]);
     session.command("publish", json!({ "channel": "large", "data": data, "encoding": "base64" })).await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use crate::{
-    client::{Ask, Reader, Way},
+    client::{ReadOptions, Reader, ReaderKind},
     server::{Server, within},
 };
 
@@ -32,9 +32,10 @@ async fn resume_between_all_transports_is_exact() {
         })
     };
     let (mut position, mut next) = (before, 1u64);
-    let pairs = Way::all().flat_map(|from| Way::all().filter(move |to| *to != from).map(move |to| [from, to]));
+    let pairs =
+        ReaderKind::all().flat_map(|from| ReaderKind::all().filter(move |to| *to != from).map(move |to| [from, to]));
     for way in pairs.flatten() {
-        let mut reader = Reader::open(way, &server, &Ask::one("switch").since(&position)).await;
+        let mut reader = Reader::open(way, &server, &ReadOptions::one("switch").since(&position)).await;
         for text in reader.texts(STAY).await {
             assert_eq!(text, next.to_string(), "{way:?} after {position}");
             next += 1;
@@ -43,8 +44,8 @@ async fn resume_between_all_transports_is_exact() {
     }
     stop.store(true, SeqCst);
     let published = within(publisher).await.expect("a publisher without errors");
-    for way in Way::all() {
-        let mut reader = Reader::open(way, &server, &Ask::one("switch").since(&position)).await;
+    for way in ReaderKind::all() {
+        let mut reader = Reader::open(way, &server, &ReadOptions::one("switch").since(&position)).await;
         let rest: Vec<_> = (next..=published).map(|n| n.to_string()).collect();
         assert_eq!(reader.texts(rest.len()).await, rest, "{way:?}");
     }
@@ -67,8 +68,8 @@ async fn reader_joining_under_load_gets_each_publication_once() {
     };
     for since in ["now", "earliest"] {
         for _ in 0..3 {
-            for way in Way::all() {
-                let mut reader = Reader::open(way, &server, &Ask::one("load").since(since)).await;
+            for way in ReaderKind::all() {
+                let mut reader = Reader::open(way, &server, &ReadOptions::one("load").since(since)).await;
                 let texts = reader.texts(30).await;
                 let first: u64 = texts[0].parse().expect("a number");
                 let expected: Vec<_> = (first..first + 30).map(|n| n.to_string()).collect();

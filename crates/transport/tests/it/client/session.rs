@@ -6,7 +6,7 @@ use millrace_client::data_channel::Connection;
 use serde_json::{Value, json};
 
 use super::{
-    Gap, Item, Message,
+    item::{Gap, Item, Message},
     websocket::{Said, Socket, connect, hear, say},
 };
 use crate::server::{Server, within};

@@ -10,7 +10,10 @@ use tokio_tungstenite::{
     },
 };
 
-use super::{Ask, Data, Gap, Item, Message, Positions};
+use super::{
+    item::{Data, Gap, Item, Message, Positions},
+    read_options::ReadOptions,
+};
 use crate::server::{Server, trusting};
 
 pub type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
@@ -63,12 +66,12 @@ pub async fn hear(socket: &mut Socket) -> Said {
 /// requires.
 pub struct Bare {
     base: String,
-    ask: Ask,
+    ask: ReadOptions,
     socket: Socket,
 }
 
 impl Bare {
-    pub async fn open(server: &Server, ask: &Ask) -> Self {
+    pub async fn open(server: &Server, ask: &ReadOptions) -> Self {
         assert!(!ask.many, "a bare WebSocket reads one channel");
         let base = server.websocket_url("");
         Self { socket: open(&base, ask, &ask.positions).await, base, ask: ask.clone() }
@@ -98,7 +101,7 @@ impl Bare {
     }
 }
 
-async fn open(base: &str, ask: &Ask, positions: &Positions) -> Socket {
+async fn open(base: &str, ask: &ReadOptions, positions: &Positions) -> Socket {
     socket(format!("{base}{}", ask.path(positions))).await
 }
 
