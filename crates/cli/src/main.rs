@@ -2,6 +2,8 @@
 
 // `output` prints, so that a closed pipe ends a command without a panic.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+// Comments of flags are help texts, which show URLs as they are.
+#![allow(rustdoc::bare_urls)]
 
 mod argument;
 mod cert;

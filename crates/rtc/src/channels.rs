@@ -25,7 +25,8 @@ pub struct Channels {
 pub enum Lane {
     /// `millrace`: ordered and reliable.
     Session,
-    /// `latest`: in the mode that its opener requests. [`Peer::offer`] requests no order and no retransmissions.
+    /// `latest`: in the mode that its opener requests. [`Peer::offer`](crate::Peer::offer) requests no order and no
+    /// retransmissions.
     Latest,
 }
 

@@ -1,9 +1,9 @@
 //! Compares two recordings, A and B, point by point.
 //!
 //! The comparison is refused if the recordings differ in anything except what is compared. Only a few metrics decide
-//! ([`Metric::PRIMARY`]). A verdict needs two conditions: [`stats::compare`](crate::stats::compare) finds a
-//! difference outside the band, and the difference is still significant when all questions are tested together
-//! ([`max_t`]). A p99 must also differ by more than the lateness of the generator.
+//! ([`Metric::PRIMARY`]). A verdict needs two conditions: [`stats::compare`] finds a difference outside the band, and
+//! the difference is still significant when all questions are tested together ([`max_t`]). A p99 must also differ by
+//! more than the lateness of the generator.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -261,6 +261,15 @@ mod tests {
     }
 
     #[test]
+    fn unknown_parameter_is_named() {
+        let detail = |known: &[&str]| Query::parse(&parts("/x?sinze=now"), known).err().unwrap().detail;
+        assert!(
+            detail(&["since", "limit"]).contains("unknown parameter `sinze`; the parameters of this URL are since")
+        );
+        assert!(detail(&[]).contains("this URL has no parameters"));
+    }
+
+    #[test]
     fn range_starts_at_history_by_default() {
         let start = |uri: &str| ReadRequest::one(&parts(uri), ChannelName::parse("a").unwrap()).unwrap().channels[0].1;
         assert_eq!(start("/x?until=now"), Some(Since::Earliest));
