@@ -151,7 +151,7 @@ impl Unit {
             Self::Millrace(_, http) => post_offer(http, &format!("/v1/rooms/r{room}/whip"), &sdp)?,
             Self::Janus(janus) => janus.publish(room, &sdp)?,
         };
-        end.limits(&answer)?;
+        end.accept(&answer)?;
         Ok(end)
     }
 
@@ -159,7 +159,7 @@ impl Unit {
         match self {
             Self::Millrace(_, http) => {
                 let (mut end, sdp) = MediaClient::offer(local, &[], &[MediaKind::Video], Instant::now());
-                end.limits(&post_offer(http, &format!("/v1/rooms/r{room}/whep"), &sdp)?)?;
+                end.accept(&post_offer(http, &format!("/v1/rooms/r{room}/whep"), &sdp)?)?;
                 Ok(end)
             }
             Self::Janus(janus) => {
