@@ -5,7 +5,7 @@
 //! channel.
 //!
 //! Read first: [`Engine`], [`Answer`], [`MemoryEngine`]. To add an engine, add a folder here, an entry in [`ENGINES`]
-//! and a branch in [`open`]. The contract suite (`tests/it/contract.rs`) then runs it.
+//! and a variant of `EngineUrl`. The contract suite (`tests/it/contract.rs`) then runs it.
 
 mod answer;
 mod config;
@@ -33,35 +33,53 @@ pub use shares::{HolderCounts, may_take};
 pub use shown_url::shown_url;
 pub use sqlite::SqliteEngine;
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use millrace_protocol::Epoch;
 
-/// Names of all engines, as `--engine` accepts them.
+/// Names of all engines, as `--engine` accepts them. Each has a variant of [`EngineUrl`].
 pub const ENGINES: &[&str] = &["memory", "sqlite", "redis", "nats"];
+
+/// A parsed engine URL, one variant per engine.
+enum EngineUrl<'a> {
+    Memory,
+    Sqlite(&'a Path),
+    Redis(redis::Url),
+    Nats(nats::Url),
+}
+
+impl<'a> EngineUrl<'a> {
+    /// Parses the URL of any engine. The parser of each engine returns `None` for the URLs of other engines.
+    ///
+    /// Errors: those of [`check_url`].
+    fn parse(url: &'a str) -> Result<Self, OpenError> {
+        if let Some(path) = sqlite::path(url) {
+            return path.map(Self::Sqlite);
+        }
+        if let Some(url) = redis::Url::parse(url) {
+            return url.map(Self::Redis);
+        }
+        if let Some(url) = nats::parse_url(url) {
+            return url.map(Self::Nats);
+        }
+        let incomplete =
+            |what: &str| Err(OpenError::Setting(format!("`{url}` alone is not a complete engine URL: write {what}")));
+        match url {
+            "memory" => Ok(Self::Memory),
+            "sqlite" => incomplete("sqlite:PATH, for example sqlite:millrace.db"),
+            "redis" => incomplete("redis://HOST:PORT, for example redis://127.0.0.1:6379"),
+            "nats" => incomplete("nats://HOST:PORT, for example nats://127.0.0.1:4222"),
+            _ => Err(OpenError::Unknown),
+        }
+    }
+}
 
 /// Checks the syntax of an engine URL without opening the engine.
 ///
 /// Errors: [`OpenError::Unknown`] if the URL names no engine; [`OpenError::Setting`] if the URL of a known engine is
 /// invalid.
 pub fn check_url(url: &str) -> Result<(), OpenError> {
-    if let Some(path) = sqlite::path(url) {
-        return path.map(drop);
-    }
-    if let Some(url) = redis::Url::parse(url) {
-        return url.map(drop);
-    }
-    if let Some(checked) = nats::check_url(url) {
-        return checked;
-    }
-    let needs = |what: &str| Err(OpenError::Setting(format!("`{url}` alone says too little: write {what}")));
-    match url {
-        "memory" => Ok(()),
-        "sqlite" => needs("sqlite:PATH, for example sqlite:millrace.db"),
-        "redis" => needs("redis://HOST:PORT, for example redis://127.0.0.1:6379"),
-        "nats" => needs("nats://HOST:PORT, for example nats://127.0.0.1:4222"),
-        _ => Err(OpenError::Unknown),
-    }
+    EngineUrl::parse(url).map(drop)
 }
 
 /// Opens the engine that the URL names and starts the threads that this engine needs. `clock` returns milliseconds
@@ -75,24 +93,46 @@ pub fn open<D: Deliver>(
     deliver: Arc<D>,
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<Arc<dyn Engine>, OpenError> {
-    if let Some(path) = sqlite::path(url) {
-        return Ok(Arc::new(SqliteEngine::open(path?, config, deliver, clock)?));
-    }
-    if let Some(parsed) = redis::Url::parse(url) {
-        return Ok(Arc::new(redis::open(shown_url(url), parsed?, config, deliver, clock)?));
-    }
-    if nats::check_url(url).is_some() {
-        return Ok(Arc::new(nats::open(url, config, deliver, clock)?));
-    }
-    match url {
-        "memory" => {
+    Ok(match EngineUrl::parse(url)? {
+        EngineUrl::Memory => {
             if let Some(setting) = config.first_durable() {
                 return Err(OpenError::Setting(format!(
-                    "`{setting} = true` asks for publications on disk, and the engine `memory` has none: take another one"
+                    "`{setting} = true` requires publications on disk, and the engine `memory` stores none: use sqlite or nats"
                 )));
             }
-            Ok(Arc::new(MemoryEngine::new(config, Epoch(getrandom::u32()?), deliver, clock)))
+            Arc::new(MemoryEngine::new(config, Epoch(getrandom::u32()?), deliver, clock))
         }
-        _ => Err(OpenError::Unknown),
+        EngineUrl::Sqlite(path) => Arc::new(SqliteEngine::open(path, config, deliver, clock)?),
+        EngineUrl::Redis(parsed) => Arc::new(redis::open(shown_url(url), parsed, config, deliver, clock)?),
+        EngineUrl::Nats(parsed) => Arc::new(nats::open(shown_url(url), parsed, config, deliver, clock)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the place of the engine in [`ENGINES`]. A new variant does not compile without an entry here.
+    fn index(url: &EngineUrl) -> usize {
+        match url {
+            EngineUrl::Memory => 0,
+            EngineUrl::Sqlite(_) => 1,
+            EngineUrl::Redis(_) => 2,
+            EngineUrl::Nats(_) => 3,
+        }
+    }
+
+    #[test]
+    fn engines_lists_every_engine_with_an_example_url() {
+        for (at, name) in ENGINES.iter().enumerate() {
+            let example = match EngineUrl::parse(name) {
+                Ok(_) => (*name).to_owned(),
+                Err(OpenError::Setting(detail)) => detail.rsplit(' ').next().expect("words").to_owned(),
+                Err(error) => panic!("{name}: {error}"),
+            };
+            let parsed = EngineUrl::parse(&example).unwrap_or_else(|error| panic!("{example}: {error}"));
+            assert_eq!(index(&parsed), at, "{example}");
+        }
+        assert!(matches!(check_url("dummy"), Err(OpenError::Unknown)));
     }
 }

@@ -8,8 +8,8 @@ pub enum OpenError {
     Setting(String),
     #[error("the file {path} {what}")]
     File { path: String, what: String },
-    #[error("the system refuses a thread: {0}")]
+    #[error("cannot start a thread: {0}")]
     System(std::io::Error),
-    #[error("the system has no randomness to give: {0}")]
+    #[error("the system's random number generator fails: {0}")]
     Random(#[from] getrandom::Error),
 }

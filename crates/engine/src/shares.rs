@@ -27,10 +27,10 @@ const NAMESPACE_TIMES: usize = 32;
 #[derive(Debug, Default)]
 pub struct HolderCounts(Mutex<HashMap<Holder, usize>>);
 
-/// Returns whether a holder of `counts` places may take one more while `free` of `max` are free. `counts` is called only if
-/// few are free.
-pub fn may_take(max: usize, free: usize, counts: impl FnOnce() -> usize) -> bool {
-    free > max / (HOLDER_TIMES + 1) || free > 0 && counts() < HOLDER_TIMES.saturating_mul(free)
+/// Returns whether a holder may take one more place while `free` of `max` are free. `held` returns the number of places
+/// of the holder; it is called only if few are free.
+pub fn may_take(max: usize, free: usize, held: impl FnOnce() -> usize) -> bool {
+    free > max / (HOLDER_TIMES + 1) || free > 0 && held() < HOLDER_TIMES.saturating_mul(free)
 }
 
 impl HolderCounts {

@@ -30,7 +30,7 @@ const PATTERN_CHANNELS_MAX: usize = 10_000;
 
 /// Sockets of a shard: its hub writes to them, and the shard closes them.
 pub trait Sockets: Wire + 'static {
-    /// Counters of the sockets.
+    /// Metrics of the sockets.
     type Metrics;
 
     fn metrics(&self) -> Arc<Self::Metrics>;

@@ -73,7 +73,7 @@ impl FromStr for Since {
         if let Some(ms) = parse_time(text) {
             return Ok(Since::Time(ms));
         }
-        let detail = "a place in history is `now`, `earliest`, a position such as `5f0c12ab:57`, or a time such as `2026-11-20T10:00:00Z`";
+        let detail = "a start position is `now`, `earliest`, a position such as `5f0c12ab:57`, or a time such as `2026-11-20T10:00:00Z`";
         Err(Error::new(Code::BadPosition, detail))
     }
 }
@@ -86,10 +86,10 @@ impl Since {
     pub fn check_until(self, until: Since) -> Result<(), Error> {
         let bad = |detail: &str| Err(Error::new(Code::BadRequest, detail));
         match (self, until) {
-            (_, Since::Earliest) => bad("`until` is a position, a time, or `now`; before `earliest` there is nothing"),
-            (Since::Now, _) => {
-                bad("`since=now` begins after all there is, and `until` ends what there is: leave one out")
-            }
+            (_, Since::Earliest) => bad("`until` must be a position, a time, or `now`; nothing precedes `earliest`"),
+            (Since::Now, _) => bad(
+                "`since=now` starts after all existing publications, so a range with `until` is empty; omit one of the two",
+            ),
             (Since::Position(since), Since::Position(until))
                 if since.epoch == until.epoch && until.offset < since.offset =>
             {

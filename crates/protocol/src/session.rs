@@ -308,7 +308,10 @@ impl SubscribeWords {
         };
         let is_pattern = matches!(subscription.target, Target::Pattern(_));
         if !is_pattern && !subscription.positions.is_empty() {
-            return Err(Error::new(Code::BadRequest, "`positions` belongs to patterns; a channel has `since`"));
+            return Err(Error::new(
+                Code::BadRequest,
+                "`positions` applies only to patterns; use `since` for a channel",
+            ));
         }
         if is_pattern && matches!(subscription.since, Since::Position(_)) {
             return Err(Error::new(
@@ -337,7 +340,7 @@ impl PublishWords<'_> {
                 Ok(data) => (Kind::Binary, Cow::Owned(data)),
                 Err(_) => return Err(Error::new(Code::BadJson, "`data` is not base64")),
             },
-            Some(_) => return Err(Error::new(Code::BadRequest, "`encoding` is `base64` or absent")),
+            Some(_) => return Err(Error::new(Code::BadRequest, "`encoding` must be `base64` or absent")),
             None if raw.starts_with('"') => (Kind::Text, Cow::Owned(text()?.into_bytes())),
             None if is_too_deep(raw) => {
                 let detail = format!("`data` is nested deeper than {JSON_DEPTH_MAX} levels; publish it as a text");
@@ -356,7 +359,7 @@ impl PublishWords<'_> {
 /// Converts seconds to milliseconds. Errors: [`Code::BadRequest`] unless the value is a positive, finite number.
 pub fn ttl_ms(seconds: f64) -> Result<u64, Error> {
     if !(seconds.is_finite() && seconds > 0.0) {
-        return Err(Error::new(Code::BadRequest, "a time to live is a positive number of seconds"));
+        return Err(Error::new(Code::BadRequest, "the time to live must be a positive number of seconds"));
     }
     Ok((seconds * 1000.0).min(u64::MAX as f64 / 2.0) as u64)
 }

@@ -72,13 +72,13 @@ impl TicketKey {
     /// Errors: [`Code::BadTicket`] if the text is not a ticket, the ticket has expired, or it was signed with
     /// another secret or for another subject. An invalid subscription in it has the error of its command.
     pub fn verify(&self, ticket: &str, subject: Option<&str>, now_ms: u64) -> Result<Vec<Subscription>, Error> {
-        let bad = |what: &str| Error::new(Code::BadTicket, format!("{what}; subscribe as if you had no ticket"));
+        let bad = |what: &str| Error::new(Code::BadTicket, format!("{what}; subscribe without a ticket"));
         let none = || bad("this is no resume ticket");
         let bytes = Some(ticket).filter(|ticket| ticket.len() <= TICKET_BYTES_MAX);
         let bytes = bytes.and_then(|ticket| BASE64_URL_SAFE_NO_PAD.decode(ticket).ok()).ok_or_else(none)?;
         let (mac, json) = bytes.split_at_checked(MAC_BYTES).ok_or_else(none)?;
         let signed = self.of(subject).chain_update(json).verify_slice(mac);
-        signed.map_err(|_| bad("this resume ticket was signed with another secret, or for somebody else"))?;
+        signed.map_err(|_| bad("this resume ticket was signed with another secret, or for another subject"))?;
         let words: Words = serde_json::from_slice(json).map_err(|_| none())?;
         if words.until < now_ms {
             return Err(bad("this resume ticket has expired"));

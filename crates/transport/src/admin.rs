@@ -164,7 +164,7 @@ pub async fn serve<F: Future<Output = Response> + 'static>(
                 let body = read.await.ok().and_then(Result::ok);
                 Ok::<_, Infallible>(match body {
                     Some(body) => answer(parts, body.to_bytes()).await,
-                    None => problem(&Error::new(Code::TooLarge, "the body is too large, or came too slowly")),
+                    None => problem(&Error::new(Code::TooLarge, "the body is too large, or arrived too slowly")),
                 })
             }
         });

@@ -131,7 +131,7 @@ impl Nats {
     fn receive(&self, message: Message) {
         let place = subject::parse(&self.prefix, &message.subject);
         let (Some((epoch, channel)), Some(batch)) = (place, Batch::decode(message.payload)) else {
-            tracing::debug!(subject = %message.subject, "a message from NATS is not understood");
+            tracing::debug!(subject = %message.subject, "ignoring a malformed message from NATS");
             return;
         };
         let sequence = message.headers.as_ref().and_then(|headers| headers.get("Nats-Sequence"));

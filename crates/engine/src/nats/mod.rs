@@ -26,9 +26,9 @@ use serde_json::{Value, json};
 use crate::{
     Config, Deliver, Newest, OpenError,
     remote::{Broker, BrokerError, Lease, Remote, Token},
-    shown_url,
 };
 use connection::Nats;
+pub(crate) use url::Url;
 
 /// Maximum number of concurrent requests of one batch.
 const AT_ONCE: usize = 64;
@@ -36,27 +36,25 @@ const AT_ONCE: usize = 64;
 /// The engine `nats`.
 pub(crate) type NatsEngine<D> = Remote<Arc<Nats>, D>;
 
-/// Checks a URL without connecting. Returns `None` if the URL is not one of NATS. No error contains any text of the
-/// URL.
-pub(crate) fn check_url(url: &str) -> Option<Result<(), OpenError>> {
-    is_ours(url).then(|| url::parse(url).map(drop).map_err(|error| OpenError::Setting(error.to_string())))
+/// Parses a URL without connecting. Returns `None` if the URL is not one of NATS. No error contains text of the URL.
+pub(crate) fn parse_url(url: &str) -> Option<Result<Url, OpenError>> {
+    is_ours(url).then(|| url::parse(url).map_err(|error| OpenError::Setting(error.to_string())))
 }
 
 fn is_ours(url: &str) -> bool {
     ["nats", "tls"].iter().any(|scheme| url.strip_prefix(scheme).is_some_and(|rest| rest.starts_with(':')))
 }
 
-/// Opens the engine and starts its thread, which connects.
+/// Opens the engine and starts its thread, which connects. `shown` is the URL for logs, without a secret.
 ///
 /// Errors: a setting that NATS does not support, or a refusal by the server.
 pub(crate) fn open<D: Deliver>(
-    url: &str,
+    shown: String,
+    url: Url,
     config: Config,
     deliver: Arc<D>,
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<NatsEngine<D>, OpenError> {
-    let shown = shown_url(url);
-    let url = url::parse(url).map_err(|error| OpenError::Setting(error.to_string()))?;
     let is_good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
     if config.prefix.is_empty() || !config.prefix.bytes().all(is_good) {
         return Err(OpenError::Setting("`engine.prefix` is made of A-Z a-z 0-9 _ - where NATS is the engine".into()));

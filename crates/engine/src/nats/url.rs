@@ -23,7 +23,7 @@ pub enum UrlError {
     NoScheme,
     #[error("the scheme is neither nats nor tls; {SHAPE}")]
     Scheme,
-    #[error("a server is not understood; {SHAPE}")]
+    #[error("a server address cannot be parsed; {SHAPE}")]
     Server,
     #[error("a user, password or token is empty or badly escaped; {SHAPE}")]
     Credentials,

@@ -389,7 +389,7 @@ fn seed() -> u32 {
 }
 
 fn not_understood() -> BrokerError {
-    BrokerError::Refused(Error::new(Code::Internal, "the answer of Redis is not understood"))
+    BrokerError::Refused(Error::new(Code::Internal, "the response of Redis cannot be parsed"))
 }
 
 fn is_not_loaded(error: &RedisError) -> bool {

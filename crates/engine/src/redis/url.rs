@@ -68,7 +68,7 @@ impl Url {
         };
         let database = path.next().map_or(Ok(0), |number| number.parse().map_err(|_| "a database is a number"))?;
         if path.next().is_some() || (database != 0 && kind == Kind::Cluster) {
-            return Err("there is more in the URL's path than Redis has");
+            return Err("the path of the URL has more parts than a database number");
         }
         Ok(Self { kind, hosts, user, password, database })
     }

@@ -74,7 +74,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
             }
             Ok(positions) => {
                 tracing::error!(%channel, count, got = positions.len(), "the engine returned the wrong number of positions for a batch");
-                let wrong = || Error::new(Code::Internal, "the engine's answer is not understood");
+                let wrong = || Error::new(Code::Internal, "the engine's response is invalid");
                 waiting.into_iter().for_each(|(_, answer)| drop(answer.send(Err(wrong()))));
             }
             Err(error) if error.code == Code::TooMany => {

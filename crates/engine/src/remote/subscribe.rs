@@ -147,7 +147,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
             for (name, before) in holes {
                 if mirror.give_up(&name, before, clock.now_ms()) {
                     keeper.repairs.fetch_add(1, Relaxed);
-                    tracing::debug!(channel = %name, "a publication was lost on its way here; it is read from history");
+                    tracing::debug!(channel = %name, "a publication was lost between broker and node; the node reads it from history");
                 }
             }
         }
@@ -174,7 +174,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                 let is_same = heard.is_some() && mirror.top(name) == *heard && mirror.is_joined(name);
                 if is_same && heard.as_ref() != Some(&top) && keeper.is_current(generation) {
                     keeper.repairs.fetch_add(1, Relaxed);
-                    tracing::debug!(channel = %name, "publications were lost on their way here; they are read from history");
+                    tracing::debug!(channel = %name, "publications were lost between broker and node; the node reads them from history");
                     mirror.join(name, top, self.local.clock.now_ms());
                 }
             }

@@ -29,8 +29,8 @@ pub enum Encoding {
     Bare,
     /// WebSocket, `millrace.v1+json` pushes.
     Session,
-    /// As [`Encoding::Bare`] and [`Encoding::Session`], compressed. Clients that negotiated the same parameters are sent
-    /// the same bytes.
+    /// As [`Encoding::Bare`] and [`Encoding::Session`], compressed. Clients that negotiated the same parameters
+    /// receive the same bytes.
     BareDeflate(Deflate),
     SessionDeflate(Deflate),
     /// Data channel, `millrace.v1+json` pushes, one per line.
@@ -171,7 +171,7 @@ impl Encoding {
         }
     }
 
-    /// Appends the last message of a WebSocket or a data channel. Its code tells the client whether to reconnect.
+    /// Appends the last message of a WebSocket or a data channel. Its code determines whether the client reconnects.
     /// Does nothing for other forms.
     pub fn encode_close(self, out: &mut Vec<u8>, code: u16, reason: &str) {
         match self {

@@ -137,18 +137,18 @@ impl Head {
         let violation = |reason| Err(CloseFrame { code: CLOSE_PROTOCOL, reason });
         let Some(&first) = bytes.first() else { return Ok(None) };
         if first & 0x70 & !RSV1 != 0 {
-            return violation("a reserved bit is set");
+            return violation("reserved bit is set");
         }
         let (fin, compressed, opcode) = (first & 0x80 != 0, first & RSV1 != 0, first & 0x0f);
         if !matches!(opcode, 0..=2 | 8..=10) {
             return violation("unknown opcode");
         }
         if compressed && !matches!(opcode, TEXT | BINARY) {
-            return violation("only the first frame of a message says that it is compressed");
+            return violation("compression bit is set on a frame other than the first of its message");
         }
         let Some(&second) = bytes.get(1) else { return Ok(None) };
         if second & 0x80 == 0 {
-            return violation("a client masks its frames");
+            return violation("client frame is not masked");
         }
         let (payload_len, len_bytes) = match second & 0x7f {
             126 => match bytes.get(2..4) {
@@ -162,10 +162,10 @@ impl Head {
             n => (n as u64, 0),
         };
         if opcode >= 8 && (!fin || payload_len > 125) {
-            return violation("a control frame is whole and has at most 125 bytes");
+            return violation("control frame is fragmented or longer than 125 bytes");
         }
         if payload_len >> 63 != 0 {
-            return violation("a length has 63 bits");
+            return violation("payload length exceeds 63 bits");
         }
         let payload_len = usize::try_from(payload_len).unwrap_or(usize::MAX / 2).min(usize::MAX / 2);
         let mask_at = 2 + len_bytes;
@@ -176,7 +176,7 @@ impl Head {
 
     fn check(&self, partial: &Partial, limits: DecoderLimits) -> Result<(), CloseFrame> {
         if self.compressed && !limits.deflate {
-            return Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "compression was not agreed on" });
+            return Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "compression was not negotiated" });
         }
         if self.opcode >= 8 {
             return Ok(());
@@ -186,8 +186,10 @@ impl Head {
             return Err(CloseFrame { code: CLOSE_TOO_LARGE, reason: super::TOO_LARGE });
         }
         match (self.opcode, partial.message.is_some()) {
-            (0, false) => Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "a continuation of nothing" }),
-            (1 | 2, true) => Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "a new message inside a fragmented one" }),
+            (0, false) => Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "continuation frame without a message" }),
+            (1 | 2, true) => {
+                Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "new message inside a fragmented message" })
+            }
             _ => Ok(()),
         }
     }
@@ -251,7 +253,7 @@ fn message(opcode: u8, payload: &[u8]) -> Result<Message<'_>, CloseFrame> {
     }
     match std::str::from_utf8(payload) {
         Ok(text) => Ok(Message::Text(text)),
-        Err(_) => Err(CloseFrame { code: CLOSE_NOT_UTF8, reason: "text is UTF-8" }),
+        Err(_) => Err(CloseFrame { code: CLOSE_NOT_UTF8, reason: "text message is not UTF-8" }),
     }
 }
 
@@ -259,14 +261,14 @@ fn message(opcode: u8, payload: &[u8]) -> Result<Message<'_>, CloseFrame> {
 fn close_code(payload: &[u8]) -> Result<Option<u16>, CloseFrame> {
     match payload {
         [] => Ok(None),
-        [_] => Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "half a close code" }),
+        [_] => Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "incomplete close code" }),
         [a, b, reason @ ..] => {
             let code = u16::from_be_bytes([*a, *b]);
             if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
-                return Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "not a close code" });
+                return Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "invalid close code" });
             }
             if std::str::from_utf8(reason).is_err() {
-                return Err(CloseFrame { code: CLOSE_NOT_UTF8, reason: "a reason is UTF-8" });
+                return Err(CloseFrame { code: CLOSE_NOT_UTF8, reason: "close reason is not UTF-8" });
             }
             Ok(Some(code))
         }

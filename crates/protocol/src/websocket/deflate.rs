@@ -160,7 +160,7 @@ fn inflate(
     out: &mut Vec<u8>,
 ) -> Result<(), CloseFrame> {
     let bytes_max = limits.inflated_bytes_max(payload.len());
-    const BAD: CloseFrame = CloseFrame { code: CLOSE_NOT_UTF8, reason: "not a compressed message" };
+    const BAD: CloseFrame = CloseFrame { code: CLOSE_NOT_UTF8, reason: "invalid compressed message" };
     decompressor.reset(false);
     let mut ended = false;
     for mut rest in [payload, &END] {

@@ -101,7 +101,7 @@ fn check<S: Sockets>(
     publisher.take_quota(bytes)?;
     if shard.is_congested(channel) && publisher.meet_congestion() == Congestion::Refuse {
         Metrics::add(&shard.metrics.publications_refused, 1);
-        let detail = "the readers of this channel are served later than publications come; try again";
+        let detail = "publications arrive faster than the readers of this channel are served; try again";
         return Err(Error::new(Code::Congested, detail));
     }
     Ok(())

@@ -11,7 +11,7 @@ pub struct Network {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no network: give one such as `10.0.0.0/8`, `2001:db8::/32` or `192.0.2.1`")]
+#[error("`{0}` is not a network: expected one such as `10.0.0.0/8`, `2001:db8::/32` or `192.0.2.1`")]
 pub struct BadNetwork(String);
 
 impl Network {

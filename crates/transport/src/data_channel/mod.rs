@@ -66,11 +66,11 @@ pub async fn answer(
         return Err(Error::new(Code::BadRequest, detail));
     }
     let Some(peers) = peers else {
-        let detail = "this server speaks no data channels; `rtc.listen` says where it would";
+        let detail = "data channels are disabled on this server; `rtc.listen` enables them";
         return Err(Error::new(Code::NotFound, detail));
     };
     if peers.borrow().is_full() {
-        return Err(Error::new(Code::Unavailable, "this server has as many peers as it may; try again"));
+        return Err(Error::new(Code::Unavailable, "this server has its maximum number of peers; try again later"));
     }
     let guest = parts.extensions.get::<std::sync::Arc<RequestConnection>>();
     let Some(address) = guest.map(|guest| guest.address) else {

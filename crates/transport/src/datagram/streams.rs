@@ -46,7 +46,7 @@ async fn connection(
     };
     port.disconnect_stream(from);
     if let Err(error) = ended {
-        tracing::debug!(%error, "a stream of datagrams broke");
+        tracing::debug!(%error, "a stream of datagrams failed");
     }
 }
 

@@ -54,7 +54,7 @@ impl<'a> Query<'a> {
                 return Err(Error::new(Code::BadRequest, format!("unknown parameter `{name}`; {allowed}")));
             }
             if name != "channel" && pairs[..i].iter().any(|(other, _)| other == name) {
-                return Err(Error::new(Code::BadRequest, format!("`{name}` is there twice")));
+                return Err(Error::new(Code::BadRequest, format!("`{name}` is given twice")));
             }
         }
         Ok(Self(pairs))
@@ -71,7 +71,7 @@ impl<'a> Query<'a> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let seconds = text.parse::<f64>().ok().filter(|s| s.is_finite() && (0.0..=86_400.0).contains(s));
         let duration = seconds.map(Duration::from_secs_f64).or_else(|| humantime::parse_duration(text).ok());
-        let detail = || format!("`{name}` is a number of seconds, or a duration such as `30s`");
+        let detail = || format!("`{name}` must be a number of seconds, or a duration such as `30s`");
         duration.map(Some).ok_or_else(|| Error::new(Code::BadRequest, detail()))
     }
 
@@ -106,7 +106,7 @@ impl ReadRequest {
         for text in query.all("channel") {
             let (name, since) = split_position(text, default)?;
             if channels.iter().any(|(other, _)| *other == name) {
-                return Err(Error::new(Code::BadRequest, format!("channel {name} is there twice")));
+                return Err(Error::new(Code::BadRequest, format!("channel {name} is given twice")));
             }
             channels.push((name, since));
         }
@@ -129,7 +129,7 @@ impl ReadRequest {
         let subscribe = match query.get("subscribe") {
             None | Some("yes") => true,
             Some("no") => false,
-            Some(_) => return Err(bad("`subscribe` is `yes` or `no`")),
+            Some(_) => return Err(bad("`subscribe` must be `yes` or `no`")),
         };
         let policy = query.get("policy").map_or(Ok(Policy::Every), Policy::parse)?;
         let wait = query.duration("wait")?;
@@ -137,13 +137,17 @@ impl ReadRequest {
         let until: Option<Since> = query.get("until").map(str::parse).transpose()?;
         if let Some(until) = until {
             if wait.is_some() {
-                return Err(bad("`until` ends what there is, and `wait` waits for more: leave one out"));
+                return Err(bad("`until` ends the response, and `wait` waits for more; omit one of the two"));
             }
             if policy == Policy::Latest {
-                return Err(bad("`until` belongs to `policy=every`: what is the newest of a key changes behind it"));
+                return Err(bad(
+                    "`until` requires `policy=every`, because later publications change the newest one of a key",
+                ));
             }
             if many && matches!(until, Since::Position(_)) {
-                return Err(bad("of several channels `until` is a time or `now`: a position is one channel's"));
+                return Err(bad(
+                    "for several channels, `until` must be a time or `now`, because a position belongs to one channel",
+                ));
             }
             for (_, since) in &mut channels {
                 since.get_or_insert(Since::Earliest).check_until(until)?;
@@ -201,7 +205,7 @@ impl ResponseFormat {
             None if !named => Ok(ResponseFormat::Json),
             None => {
                 let spoken = "application/json, application/xml, text/event-stream and application/x-ndjson";
-                Err(Error::new(Code::NotAcceptable, format!("this channel speaks {spoken}, and WebSocket")))
+                Err(Error::new(Code::NotAcceptable, format!("this URL offers {spoken}, and WebSocket")))
             }
         }
     }

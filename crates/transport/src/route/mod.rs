@@ -79,7 +79,7 @@ fn is_error(response: &Response) -> bool {
 }
 
 fn not_found() -> Error {
-    Error::new(Code::NotFound, "there is nothing at this path; docs/reference/protocol.md lists what there is")
+    Error::new(Code::NotFound, "no resource has this path; docs/reference/protocol.md lists all paths")
 }
 
 /// Handles a GET of channels; returns `None` for other requests.
@@ -194,7 +194,7 @@ fn check_coding(parts: &Parts) -> Result<(), Error> {
         (None, _) => Ok(()),
         (Some(coding), None) if coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(()),
         _ => {
-            Err(Error::new(Code::NotImplemented, "the only transfer coding understood is `Transfer-Encoding: chunked`"))
+            Err(Error::new(Code::NotImplemented, "the only supported transfer coding is `Transfer-Encoding: chunked`"))
         }
     }
 }
@@ -205,11 +205,11 @@ async fn read(context: &Context, parts: &Parts, caller: Caller, request: ReadReq
     let wanted = ResponseFormat::negotiate(&parts.headers)?;
     let ends = request.until.is_some() || matches!(wanted, ResponseFormat::Json | ResponseFormat::Xml);
     if ends && request.heartbeat.is_some() {
-        return Err(Error::new(Code::BadRequest, "`heartbeat` belongs to what goes on: streams and WebSockets"));
+        return Err(Error::new(Code::BadRequest, "`heartbeat` applies only to streams and WebSockets"));
     }
     match (wanted, request.wait) {
         (ResponseFormat::Sse | ResponseFormat::Ndjson, Some(_)) => {
-            Err(Error::new(Code::BadRequest, "`wait` belongs to JSON and XML answers"))
+            Err(Error::new(Code::BadRequest, "`wait` applies only to JSON and XML responses"))
         }
         (ResponseFormat::Sse | ResponseFormat::Ndjson, None) => {
             check_stays(context)?;
@@ -225,7 +225,7 @@ async fn read(context: &Context, parts: &Parts, caller: Caller, request: ReadReq
             }
         }
         (ResponseFormat::Xml, _) if request.many => {
-            Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML"))
+            Err(Error::new(Code::NotAcceptable, "XML supports one channel only; request JSON for several channels"))
         }
         (ResponseFormat::Json | ResponseFormat::Xml, Some(wait)) => {
             let begun = polling::begin(
@@ -290,7 +290,9 @@ pub fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: Channe
 /// Refuses new long-lived connections while the server drains.
 fn check_stays(context: &Context) -> Result<(), Error> {
     match context.admission.is_draining() {
-        true => Err(Error::new(Code::Unavailable, "this server drains; another one will answer")),
+        true => {
+            Err(Error::new(Code::Unavailable, "this server is shutting down; connect again to reach another server"))
+        }
         false => Ok(()),
     }
 }

@@ -331,7 +331,7 @@ async fn connection(
     match first {
         Ok(true) => {
             if let Err(error) = http2(server.context.clone(), stream, served).await {
-                tracing::debug!(%error, "an HTTP/2 connection broke");
+                tracing::debug!(%error, "an HTTP/2 connection failed");
             }
         }
         Ok(false) => serve_http1(server, stream, served, connection_slot).await,
@@ -348,7 +348,7 @@ async fn serve_http1(server: Rc<Server>, stream: tls::Stream, served: Rc<HttpCli
         if error.is_timeout() && served.requests.get() == 0 {
             limits.count(Limit::HeaderTimeout);
         }
-        tracing::debug!(%error, "an HTTP/1.1 connection broke");
+        tracing::debug!(%error, "an HTTP/1.1 connection failed");
     }
 }
 

@@ -101,7 +101,7 @@ impl Replay {
             let (since, limit) = (Since::Position(*at), PageLimit { count: PAGE.count.min(self.left), ..PAGE });
             let page = self.shard.engine.page(channel, since, Policy::Every, limit).await?.cut(since, *until);
             if page.end == *at && page.has_more() {
-                return Err(Error::new(Code::Internal, "history does not go on"));
+                return Err(Error::new(Code::Internal, "a page of history is empty although more was announced"));
             }
             let mut bytes = Vec::new();
             if let Some(gap) = page.gap {
@@ -143,14 +143,14 @@ impl Replay {
                     self.encoding.encode_denied(&mut last, 0, &error);
                     return Some(last.into());
                 }
-                tracing::debug!(%error, "a replay broke off");
+                tracing::debug!(%error, "a replay ended early");
                 None
             }
         }
     }
 
-    /// Advances the position in the current range. If the encoding needs a prefix per reader in every frame, appends the
-    /// prefix.
+    /// Advances the position in the current range. If the encoding needs a prefix per reader in every frame, appends
+    /// the prefix.
     fn reach(&mut self, at: Position, out: &mut Vec<u8>) {
         self.ranges[self.current].at = at;
         if self.encoding.has_reader_head() {

@@ -53,9 +53,9 @@ async fn client_chooses_heartbeat_interval() {
     assert!(began.elapsed() > Duration::from_millis(2900), "{:?}", began.elapsed());
 
     for (path, detail) in [
-        ("/v1/channels/quiet?heartbeat=30s", "belongs to what goes on"),
-        ("/v1/stream?channel=quiet&heartbeat=30s&wait=1", "belongs to what goes on"),
-        ("/v1/channels/quiet?heartbeat=often", "`heartbeat` is a number of seconds"),
+        ("/v1/channels/quiet?heartbeat=30s", "applies only to streams and WebSockets"),
+        ("/v1/stream?channel=quiet&heartbeat=30s&wait=1", "applies only to streams and WebSockets"),
+        ("/v1/channels/quiet?heartbeat=often", "`heartbeat` must be a number of seconds"),
     ] {
         let why = server.get(path).await.assert_problem(400, "bad_request");
         assert!(why.contains(detail), "{path}: {why}");

@@ -236,7 +236,7 @@ async fn contradictory_parameters_are_refused() {
         ("since=2026-11-20T10:00:00Z&until=2026-11-20T09:59:59Z", "bad_request", "before"),
         ("since=2026-11-20T10:00:00Z&until=soon", "bad_position", "2026-11-20T10:00:00Z"),
         ("until=earliest", "bad_request", "earliest"),
-        ("since=now&until=now", "bad_request", "leave one out"),
+        ("since=now&until=now", "bad_request", "omit one of the two"),
         ("until=now&wait=10", "bad_request", "wait"),
         ("until=now&policy=latest", "bad_request", "policy"),
         ("until=now&limit=0", "bad_request", "1 to 1000"),

@@ -1,9 +1,9 @@
 //! Simulates a server that fails around a hub that must not fail. Everything runs on a virtual clock and from one seed.
 //!
 //! A world has an engine with short histories and a mailbox that delays and loses entries. Its sockets accept a few
-//! bytes at a time and block. Its clients use every encoding and both policies. They are cut at any byte and resume from
-//! their position, often in another encoding. In some worlds the total size of all logs is limited to almost nothing. The
-//! server restarts and the engine loses its data.
+//! bytes at a time and block. Its clients use every encoding and both policies. They are cut at any byte and resume
+//! from their position, often in another encoding. In some worlds the total size of all logs is limited to almost
+//! nothing. The server restarts and the engine loses its data.
 //!
 //! Each client parses its bytes as a real client does, and checks what it receives. With `every`, it must receive each
 //! offset once and in order, or an explicit gap that names its position and no publication that the history still

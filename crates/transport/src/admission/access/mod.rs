@@ -64,7 +64,7 @@ impl Access {
 
 /// Returns the error of a caller whose token has expired.
 pub(crate) fn expired() -> Error {
-    Error::new(Code::Unauthorized, "the token has expired: come again with a new one")
+    Error::new(Code::Unauthorized, "the token has expired; connect again with a new token")
 }
 
 /// Returns the error of a caller whose token was revoked.

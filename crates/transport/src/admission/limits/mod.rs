@@ -235,7 +235,7 @@ impl Limits {
 
     fn connect_at(self: &Arc<Self>, address: IpAddr, now_ns: u64) -> Result<ConnectionSlot, Error> {
         if self.pressure() >= Pressure::RefuseConnections {
-            let detail = "this server is short of memory; try again, or another one";
+            let detail = "this server is short of memory; try again, or use another server";
             return Err(self.refuse(Limit::MemoryConnections, Error::new(Code::Unavailable, detail)));
         }
         let rules = self.rules();
@@ -261,7 +261,7 @@ impl Limits {
         // From here on the connection is counted. Dropping the slot uncounts it.
         let connection_slot = ConnectionSlot { limits: self.clone(), address };
         if self.connections.fetch_add(1, Relaxed) >= rules.connections_max {
-            let detail = "this server has as many connections as it may; try again, or another one";
+            let detail = "this server has its maximum number of connections; try again, or use another server";
             return Err(self.refuse(Limit::Connections, Error::new(Code::Unavailable, detail)));
         }
         Ok(connection_slot)

@@ -155,7 +155,7 @@ impl Peers {
     /// Errors: `bad_request` for an invalid offer; `unavailable` if the shard is full.
     pub fn answer(&mut self, offer: &str, guests: Guests, now: Instant) -> Result<String, Error> {
         if self.is_full() {
-            return Err(Error::new(Code::Unavailable, "this server has as many peers as it may; try again"));
+            return Err(Error::new(Code::Unavailable, "this server has its maximum number of peers; try again later"));
         }
         let (peer, answer) = Peer::answer(offer, &self.candidates, now)
             .map_err(|error| Error::new(Code::BadRequest, error.to_string()))?;

@@ -164,7 +164,10 @@ fn handle_message(
     match (message, protocol) {
         (Message::Text(text), ConnectionProtocol::Session) => session::handle(event_loop, id, text),
         (Message::Binary(_), ConnectionProtocol::Session) => {
-            event_loop.close(id, CloseFrame { code: websocket::CLOSE_UNSUPPORTED, reason: "a session speaks text" });
+            event_loop.close(
+                id,
+                CloseFrame { code: websocket::CLOSE_UNSUPPORTED, reason: "a session accepts text messages only" },
+            );
             return false;
         }
         (Message::Text(_) | Message::Binary(_), ConnectionProtocol::Bare { target: None }) => {

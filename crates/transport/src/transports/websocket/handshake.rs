@@ -58,10 +58,13 @@ pub fn accept_channel(
     compression: bool,
 ) -> Result<(Response, Upgrade), Error> {
     if request.wait.is_some() {
-        return Err(Error::new(Code::BadRequest, "`wait` belongs to polling"));
+        return Err(Error::new(Code::BadRequest, "`wait` applies only to polling"));
     }
     if request.until.is_some() {
-        return Err(Error::new(Code::BadRequest, "a WebSocket does not end with `until`; a session has `history`"));
+        return Err(Error::new(
+            Code::BadRequest,
+            "`until` does not apply to a WebSocket; use the command `history` of a session",
+        ));
     }
     let subprotocol = [SUBPROTOCOL, BARE].into_iter().find(|name| offers(&parts.headers, name));
     if subprotocol.is_none() && parts.headers.contains_key(header::SEC_WEBSOCKET_PROTOCOL) {
