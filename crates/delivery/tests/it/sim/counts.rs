@@ -1,4 +1,4 @@
-//! What a run counts, and the defects that it may have on purpose.
+//! Counters of a run, and the deliberate defects of its world.
 
 /// How often each event happened. A run without these events proves nothing.
 #[derive(Default, Debug, Clone, Copy)]

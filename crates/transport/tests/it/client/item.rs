@@ -1,4 +1,4 @@
-//! What a reader receives: messages, gaps and positions.
+//! Messages, gaps and positions that a reader receives.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a reader asks for: channels, start positions, and the transport.
+//! Options of a reader: channels, start positions, and the transport.
 
 use millrace_protocol::Transport;
 use millrace_transport::TRANSPORTS;
@@ -39,7 +39,7 @@ pub struct ReadOptions {
 }
 
 impl ReaderKind {
-    /// Returns every way to read over a transport. A new transport does not compile without an entry here.
+    /// Returns every kind of reader of a transport. A new transport does not compile without an entry here.
     pub fn of(transport: Transport) -> &'static [ReaderKind] {
         match transport {
             Transport::Polling => &[ReaderKind::Polling(Http::One), ReaderKind::Polling(Http::Two)],
@@ -56,12 +56,12 @@ impl ReaderKind {
         TRANSPORTS.iter().flat_map(|transport| ReaderKind::of(*transport)).copied()
     }
 
-    /// Returns the ways that keep a connection open and receive pushes.
+    /// Returns the kinds that keep a connection open and receive pushes.
     pub fn streams() -> impl Iterator<Item = ReaderKind> {
         ReaderKind::all().filter(|way| !matches!(way, ReaderKind::Polling(_) | ReaderKind::LongPolling(_)))
     }
 
-    /// Returns the ways that can read several channels at once.
+    /// Returns the kinds that can read several channels at once.
     pub fn many() -> impl Iterator<Item = ReaderKind> {
         ReaderKind::all().filter(|way| *way != ReaderKind::Bare)
     }
