@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(reach(&[], true), [true, true, false, false, false, true, false]);
         assert_eq!(reach(&["10.0.0.0/8"], true), [false, false, true, false, false, false, false]);
         assert_eq!(reach(&["public", "10.0.0.0/8"], false), [true, false, true, false, false, true, false]);
-        assert!("private".parse::<Peers>().unwrap_err().to_string().contains("`private` is no network"));
+        assert!("private".parse::<Peers>().unwrap_err().to_string().contains("`private` is not a network"));
         assert_eq!("public".parse::<Peers>().unwrap().to_string(), "public");
     }
 }
