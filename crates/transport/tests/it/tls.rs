@@ -262,5 +262,5 @@ async fn unusable_certificate_file_is_named() {
     let mut config = good;
     config.tls.cert = ca.path();
     let error = millrace_server::start(config).err().expect("the key is another one's");
-    assert!(format!("{error:#}").contains("do not belong together"), "{error:#}");
+    assert!(format!("{error:#}").contains("do not match"), "{error:#}");
 }
