@@ -7,7 +7,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
 use millrace_client::subscription::lines::{Event, Events, Lines};
 use millrace_protocol::{
-    ChannelName, Epoch, Encoding, Gap, Kind, Position, Publication, PublicationHead, encoding::xml, websocket,
+    ChannelName, Encoding, Epoch, Gap, Kind, Position, Publication, PublicationHead, encoding::xml, websocket,
 };
 use roxmltree::{Document, Node};
 use serde_json::{Value, value::RawValue};

@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use libfuzzer_sys::fuzz_target;
 use millrace_protocol::{
-    ChannelName, Code, Grant, NAME_BYTES_MAX, Pattern, Position, Permission, Since, session::Target, websocket::Deflate,
+    ChannelName, Code, Grant, NAME_BYTES_MAX, Pattern, Permission, Position, Since, session::Target, websocket::Deflate,
 };
 
 /// Maximum number of names that a pattern is tested with.

@@ -152,7 +152,9 @@ fn rules(claims: &Value) -> Vec<(Permission, Pattern)> {
                 vec![]
             }
         }
-        permissions => permissions[permission.name()].as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+        permissions => {
+            permissions[permission.name()].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+        }
     };
     let subject = claims["sub"].as_str();
     let fill = |pattern: &str| {
@@ -162,8 +164,11 @@ fn rules(claims: &Value) -> Vec<(Permission, Pattern)> {
             false => pattern.to_owned(),
         }
     };
-    let rule = |permission: Permission| move |pattern: &str| (permission, Pattern::parse(&fill(pattern)).expect("a good pattern"));
-    let rules: Vec<_> = Permission::ALL.into_iter().flat_map(|permission| said(permission).into_iter().map(rule(permission))).collect();
+    let rule = |permission: Permission| {
+        move |pattern: &str| (permission, Pattern::parse(&fill(pattern)).expect("a good pattern"))
+    };
+    let rules: Vec<_> =
+        Permission::ALL.into_iter().flat_map(|permission| said(permission).into_iter().map(rule(permission))).collect();
     assert!(rules.len() <= RULES_MAX);
     rules
 }

@@ -9,7 +9,7 @@
 use std::io::{self, Read, Write};
 
 use libfuzzer_sys::fuzz_target;
-use millrace_protocol::websocket::{DecoderLimits, BINARY, CloseFrame, Decoder, Deflate, Message, encode};
+use millrace_protocol::websocket::{BINARY, CloseFrame, Decoder, DecoderLimits, Deflate, Message, encode};
 use tungstenite::protocol::{Role, WebSocket, WebSocketConfig};
 
 const LIMITS: [usize; 4] = [10, 200, 4096, 1 << 18];
@@ -53,7 +53,11 @@ fuzz_target!(|data: &[u8]| {
 });
 
 /// Decodes the bytes in pieces. `step` receives the number of remaining bytes and returns the size of the next piece.
-fn decode(bytes: &[u8], limits: DecoderLimits, mut step: impl FnMut(usize) -> usize) -> (Vec<Received>, Option<CloseFrame>) {
+fn decode(
+    bytes: &[u8],
+    limits: DecoderLimits,
+    mut step: impl FnMut(usize) -> usize,
+) -> (Vec<Received>, Option<CloseFrame>) {
     let (mut decoder, mut received) = (Decoder::default(), Vec::new());
     let sent_bytes = bytes.len();
     let mut bytes = bytes.to_vec();
@@ -129,7 +133,9 @@ fn tungstenite(bytes: &[u8], max: usize) -> (Vec<Received>, bool) {
                 return (received, false);
             }
             Ok(Message::Frame(_)) => unreachable!("only ever sent"),
-            Err(Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) | Error::Io(_)) => return (received, false),
+            Err(Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) | Error::Io(_)) => {
+                return (received, false);
+            }
             Err(_) => return (received, true),
         });
     }
