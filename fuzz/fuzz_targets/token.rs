@@ -184,6 +184,7 @@ fn keys(text: &str, header: &str, claims: &str) {
     let auth = match Auth::new(&config, &Default::default(), || NOW_S) {
         Ok(auth) => auth,
         Err(error) => {
+            let error = error.to_string();
             let told = text.split(['"', '\n']).find(|word| is_secret(word, 32) && error.contains(*word));
             return assert!(told.is_none(), "{error}");
         }
