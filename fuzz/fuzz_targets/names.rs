@@ -32,7 +32,7 @@ fuzz_target!(|text: &str| {
 fn position(text: &str) {
     let Ok(position) = text.parse::<Position>() else { return };
     let shown = position.to_string();
-    assert_eq!(shown.parse::<Position>().expect("what is shown is read"), position);
+    assert_eq!(shown.parse::<Position>().expect("a formatted position can be parsed"), position);
     let mut written = Vec::new();
     position.write(&mut written);
     assert_eq!(written, shown.as_bytes());

@@ -58,7 +58,7 @@ fn config() -> Config {
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
-        Poll::Pending => panic!("a verdict waits for something"),
+        Poll::Pending => panic!("a verification waits for something"),
     }
 }
 
@@ -70,7 +70,7 @@ fn verify(auth: &Auth, token: &str) -> Result<Arc<Grant>, Error> {
     if let Err(error) = &verdict {
         assert_eq!(error.code, Code::Unauthorized, "{error}");
         let told = token.split('.').find(|part| is_secret(part, 16) && error.detail.contains(*part));
-        assert!(told.is_none(), "an error tells of the token: {error}");
+        assert!(told.is_none(), "an error contains a part of the token: {error}");
     }
     verdict
 }
@@ -87,7 +87,7 @@ fn unsigned(auth: &Auth, text: &str) {
             let (message, signed) = text.rsplit_once('.')?;
             (BASE64_URL_SAFE_NO_PAD.encode(sign(message)) == signed).then_some(())
         };
-        assert!(text == API_KEY || is_signed().is_some(), "nobody has signed {text:?}: {grant:?}");
+        assert!(text == API_KEY || is_signed().is_some(), "{text:?} is not signed, and was accepted: {grant:?}");
     }
 }
 
@@ -189,7 +189,7 @@ fn keys(text: &str, header: &str, claims: &str) {
             return assert!(told.is_none(), "{error}");
         }
     };
-    assert!(auth.anonymous().rules().is_empty(), "who has configured a key has closed the door");
+    assert!(auth.anonymous().rules().is_empty(), "with a key, a client without a token has no permission");
     let kid = serde_json::from_str::<Value>(text).map(|set| set["keys"][0]["kid"].clone()).unwrap_or_default();
     let headers = ["HS256", "RS256", "ES256", "EdDSA"]
         .map(|alg| serde_json::json!({ "alg": alg, "kid": kid }).to_string())
@@ -199,7 +199,7 @@ fn keys(text: &str, header: &str, claims: &str) {
         for length in [0, 32, 64, 256] {
             let signed = BASE64_URL_SAFE_NO_PAD.encode(&[0x5a; 256][..length]);
             let token = format!("{}.{signed}", message(&header, claims));
-            assert!(verify(&auth, &token).is_err(), "{text} has not signed {header} {claims}");
+            assert!(verify(&auth, &token).is_err(), "{text} verified a token of another key: {header} {claims}");
         }
     }
 }

@@ -27,7 +27,7 @@ pub fn start(shards: usize, cpus: &[usize]) -> anyhow::Result<Server> {
     server::start(shards, cpus, &[])
 }
 
-/// Fills the channel's history and returns the wish of a reader that reads everything after it.
+/// Fills the channel's history and returns the parameters of a reader of everything after it.
 pub fn prime(server: &Server, transport: Transport) -> anyhow::Result<Wish> {
     let mut since = String::new();
     for first in (0..PAST).step_by(1000) {

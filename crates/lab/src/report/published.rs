@@ -390,7 +390,7 @@ fn muller() -> Published {
             table(
                 "Connections by experiment",
                 data!("muller_connection_counts"),
-                &["Computed from the parameters of chapter 4; The last row assumes 16 load processes."],
+                &["Computed from the parameters of chapter 4; the last row assumes 16 load processes."],
             ),
             table(
                 "Experiments",

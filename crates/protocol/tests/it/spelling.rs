@@ -29,7 +29,7 @@ fn every_encoding_matches_simple_reference() {
             Encoding::Ndjson,
             Encoding::NdjsonMany,
         ] {
-            let mut out = b"what is there stays".to_vec();
+            let mut out = b"earlier bytes".to_vec();
             let mut expected = out.clone();
             encoding.encode(&mut out, &channel, epoch, &publication);
             expected.extend(message(encoding, &channel, epoch, &publication));

@@ -62,7 +62,7 @@ pub async fn answer(
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(SDP) {
         let detail =
-            "a POST brings an offer for data channels, as `Content-Type: application/sdp`; a WebSocket comes by GET";
+            "POST expects an offer for data channels with `Content-Type: application/sdp`; a WebSocket uses GET";
         return Err(Error::new(Code::BadRequest, detail));
     }
     let Some(peers) = peers else {
