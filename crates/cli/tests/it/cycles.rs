@@ -11,6 +11,8 @@ use std::{
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
+use crate::docs::files;
+
 /// Number of files that may use each other.
 const CYCLE_FILES_MAX: usize = 2;
 
@@ -45,10 +47,8 @@ struct Crate {
 
 impl Crate {
     fn read(root: &Path) -> Self {
-        let mut files = Vec::new();
-        sources(root, &mut files);
         let mut found = Self::default();
-        for file in files {
+        for file in files(root.to_owned(), "rs") {
             let relative = file.strip_prefix(root).expect("below the root").with_extension("");
             let mut path: Segments = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
             // Unit tests may use anything.
@@ -274,17 +274,6 @@ fn end_of_item(tokens: &[TokenTree], start: usize) -> usize {
         _ => false,
     };
     (start..tokens.len()).find(is_end).map_or(tokens.len(), |at| at + 1)
-}
-
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("a folder of sources") {
-        let path = entry.expect("an entry").path();
-        match path.is_dir() {
-            true => sources(&path, found),
-            false if path.extension().is_some_and(|extension| extension == "rs") => found.push(path),
-            false => {}
-        }
-    }
 }
 
 /// Returns the folders with the sources of one library, binary or benchmark each.

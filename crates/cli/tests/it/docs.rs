@@ -216,7 +216,7 @@ pub fn sources() -> Vec<PathBuf> {
 }
 
 /// Returns all files below a folder with this extension, or all files if `ending` is empty.
-fn files(folder: PathBuf, ending: &str) -> Vec<PathBuf> {
+pub fn files(folder: PathBuf, ending: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![folder];
     while let Some(folder) = folders.pop() {

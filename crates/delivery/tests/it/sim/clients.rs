@@ -288,7 +288,7 @@ impl World {
     fn hear_reply(&mut self, index: usize, id: u64, result: Result<Value, String>) -> Check {
         let Some(link) = &mut self.clients[index].link else { return Ok(()) };
         let Some((want, floor)) = link.asked.remove(&id) else {
-            return Err(format!("a reply to {id}, which nobody asked"));
+            return Err(format!("a reply to {id}, but no command has this id"));
         };
         trace!(self, "client {index} hears the reply {result:?}");
         let client = &mut self.clients[index];
@@ -317,7 +317,9 @@ impl World {
                 let is_known = matches!(client.heard.get(channel), Some(At::Known(_)));
                 if let Some(floor) = floor.filter(|_| !is_known) {
                     if !self.truth.is_up_to(*channel, floor, position)? {
-                        return Err(format!("asked for what comes after {floor}, subscribed at {position}"));
+                        return Err(format!(
+                            "requested publications after {floor}, but the subscription starts at {position}"
+                        ));
                     }
                     link.promised.remove(channel);
                     client.heard.insert(*channel, At::Known(position));

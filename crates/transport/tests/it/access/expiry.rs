@@ -96,7 +96,7 @@ async fn open_connections_end_when_token_is_revoked() {
     let answer = Answer::read(within(request.bearer_auth("sixteen bytes or more").send()).await.unwrap()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     all_end(of_ann, 4003, "401").await;
-    assert!(of_bob.iter().all(|(_, ending)| !ending.is_finished()), "nobody else is touched");
+    assert!(of_bob.iter().all(|(_, ending)| !ending.is_finished()), "connections of other subjects stay open");
     let bearer = format!("Bearer {ann}");
     server.get_with("/v1/channels/live", &[("authorization", &bearer)]).await.assert_problem(401, "unauthorized");
     of_bob.iter().for_each(|(_, ending)| ending.abort());

@@ -26,7 +26,7 @@ async fn foreign_page_is_refused() {
         let headers: Vec<_> = headers.iter().copied().chain([("cookie", cookie.as_str())]).collect();
         server.get_with("/v1/channels/a", &headers).await.status.as_u16()
     };
-    assert_eq!(ask(&[]).await, 401, "a cookie alone says nothing of the page");
+    assert_eq!(ask(&[]).await, 401, "a cookie does not tell which page sent it");
     assert_eq!(ask(&[("origin", "https://evil.example")]).await, 403);
     assert_eq!(ask(&[("origin", "https://app.example")]).await, 204);
     assert_eq!(ask(&[("origin", &own)]).await, 204);
