@@ -28,7 +28,7 @@ pub struct Delivery {
     pub route: Arc<Route>,
     /// Key of the channel in the shard's hub, if known.
     pub key: Option<ChannelKey>,
-    pub news: ChannelEvent,
+    pub event: ChannelEvent,
 }
 
 #[derive(Clone, Debug)]
@@ -142,7 +142,7 @@ mod tests {
         let head = PublicationHead { offset, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text };
         let publication = Publication::new(head, b"");
         let route = Router::new(1).route(&ChannelName::parse(channel).unwrap());
-        Delivery { route, key: None, news: ChannelEvent::Published(Epoch(1), publication) }
+        Delivery { route, key: None, event: ChannelEvent::Published(Epoch(1), publication) }
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
         for offset in 1..=ENTRIES_MAX as u64 {
             mailbox.push(delivery("busy", offset));
         }
-        let offset = |delivery: &Delivery| match &delivery.news {
+        let offset = |delivery: &Delivery| match &delivery.event {
             ChannelEvent::Published(_, publication) => publication.offset,
             ChannelEvent::Moved(moved) => moved.top.offset,
         };

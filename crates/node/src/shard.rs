@@ -130,8 +130,8 @@ impl<S: Sockets> Shard<S> {
         let mut entries = self.router.mailbox(self.id).take(self.spare.take());
         self.with(|hub, sockets| {
             entries.iter().for_each(|entry| hub.expect(entry.key));
-            for Delivery { route, key, news } in entries.drain(..) {
-                match news {
+            for Delivery { route, key, event } in entries.drain(..) {
+                match event {
                     ChannelEvent::Published(epoch, publication) => hub.deliver(&route.name, key, epoch, &publication),
                     ChannelEvent::Moved(moved) => hub.moved(&route.name, key, moved.from, moved.top),
                 }

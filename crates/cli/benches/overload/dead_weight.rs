@@ -6,9 +6,9 @@ use millrace_lab::load::websocket::WebSocket;
 
 use crate::{
     args::Args,
-    crowd::{Crowd, Load, Outcome},
     figures::{median, quantile_ms},
     reader::Transport,
+    reader_group::{Load, Outcome, ReaderGroup},
     setup::{prime, publisher, start},
 };
 
@@ -52,8 +52,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn once(seconds: f64, dead: usize) -> anyhow::Result<Outcome> {
     let server = start(1, &[0])?;
-    let wish = prime(&server, Transport::WebSocket)?;
-    let path = format!("/v1/channels/{}?since={}", wish.channel, wish.since);
+    let options = prime(&server, Transport::WebSocket)?;
+    let path = format!("/v1/channels/{}?since={}", options.channel, options.since);
     let mut never_read = Vec::with_capacity(dead);
     for _ in 0..dead {
         let mut stream = TcpStream::connect(server.address)?;
@@ -64,7 +64,7 @@ fn once(seconds: f64, dead: usize) -> anyhow::Result<Outcome> {
         stream.write_all(&request)?;
         never_read.push(stream);
     }
-    let crowd = Crowd::new(&server, READERS, &wish)?;
+    let group = ReaderGroup::new(&server, READERS, &options)?;
     let load = Load { per_s: PER_S, seconds, slice: Duration::from_secs(1), stall: None };
-    crowd.open_loop(&server, &mut publisher(&server, false)?, &load)
+    group.open_loop(&server, &mut publisher(&server, false)?, &load)
 }

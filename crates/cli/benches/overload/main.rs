@@ -14,13 +14,13 @@
 
 mod args;
 mod capped;
-mod crowd;
 mod dead_weight;
 mod figures;
 mod levels;
 mod probe;
 mod quota;
 mod reader;
+mod reader_group;
 mod scaling;
 #[path = "../common/server.rs"]
 mod server;

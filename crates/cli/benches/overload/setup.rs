@@ -9,7 +9,7 @@ use millrace_lab::{
 };
 
 use crate::{
-    reader::{Transport, Wish, offset},
+    reader::{ReaderOptions, Transport, offset},
     server,
     upstream::{Upstream, payload},
 };
@@ -28,7 +28,7 @@ pub fn start(shards: usize, cpus: &[usize]) -> anyhow::Result<Server> {
 }
 
 /// Fills the channel's history and returns the parameters of a reader of everything after it.
-pub fn prime(server: &Server, transport: Transport) -> anyhow::Result<Wish> {
+pub fn prime(server: &Server, transport: Transport) -> anyhow::Result<ReaderOptions> {
     let mut since = String::new();
     for first in (0..PAST).step_by(1000) {
         let mut lines = Vec::new();
@@ -46,7 +46,7 @@ pub fn prime(server: &Server, transport: Transport) -> anyhow::Result<Wish> {
         since = last.to_owned();
     }
     let channel = CHANNEL.to_owned();
-    Ok(Wish { transport, channel, latest: false, since, first: PAST, sources: 1, bytes: BYTES })
+    Ok(ReaderOptions { transport, channel, latest: false, since, first: PAST, sources: 1, bytes: BYTES })
 }
 
 /// Returns a publisher: a bare WebSocket, or a session that publishes with keys.

@@ -2,7 +2,7 @@
 
 use crate::{
     args::Args,
-    capped::{self, Seen, Work},
+    capped::{self, CappedRun, Work},
     figures::median,
     quota,
 };
@@ -48,8 +48,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
         let [one, two, crowded] = &per_s;
-        println!("  two shards carry {} of one with as many WebSockets per shard", Seen::ratio(two, one));
-        println!("                   {} of one with as many in all", Seen::ratio(two, crowded));
+        println!("  two shards carry {} of one with as many WebSockets per shard", CappedRun::ratio(two, one));
+        println!("                   {} of one with as many in all", CappedRun::ratio(two, crowded));
         if unproven > 0 {
             println!("  In {unproven} runs the shards were not the limit: these ratios prove nothing.");
         }

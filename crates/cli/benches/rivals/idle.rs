@@ -19,7 +19,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::{
     client::Client,
-    crowd::{cpu_ns, settle},
+    client_group::{cpu_ns, settle},
     figures::Figures,
 };
 

@@ -9,7 +9,7 @@ use millrace_lab::{
 
 use crate::{
     client::Client,
-    crowd::{BYTES, Crowd},
+    client_group::{BYTES, ClientGroup},
     figures::Figures,
     idle,
     target::{Configured, Target, Variant},
@@ -139,30 +139,30 @@ impl Workload {
             Workload::Broadcast { subscribers, interval, seconds } => {
                 let server = target.configured(Variant::Plain)?.start()?;
                 let readers = websockets(&server, subscribers, |_| format!("/v1/channels/{CHANNEL}"))?;
-                let mut crowd = Crowd::new(readers, vec![publisher(&server)?], false)?;
+                let mut group = ClientGroup::new(readers, vec![publisher(&server)?], false)?;
                 let messages = (seconds / interval.as_secs_f64()) as u64;
-                crowd.open_loop(&server, messages, interval, subscribers as u64)
+                group.open_loop(&server, messages, interval, subscribers as u64)
             }
             Workload::Saturate { subscribers, seconds } => {
                 let server = target.configured(Variant::Plain)?.start()?;
                 let readers = websockets(&server, subscribers, |_| format!("/v1/channels/{CHANNEL}"))?;
-                let mut crowd = Crowd::new(readers, vec![publisher(&server)?], false)?;
-                crowd.closed_loop(&server, seconds, IN_FLIGHT, subscribers as u64)
+                let mut group = ClientGroup::new(readers, vec![publisher(&server)?], false)?;
+                group.closed_loop(&server, seconds, IN_FLIGHT, subscribers as u64)
             }
             Workload::Pairs { pairs, per_s, seconds } => {
                 let server = target.configured(Variant::Plain)?.start()?;
                 let readers = websockets(&server, pairs, |i| format!("/v1/channels/pairs/{i}"))?;
                 let publishers = websockets(&server, pairs, |i| format!("/v1/channels/pairs/{i}?subscribe=no"))?;
-                let mut crowd = Crowd::new(readers, publishers, false)?;
+                let mut group = ClientGroup::new(readers, publishers, false)?;
                 let interval = Duration::from_secs_f64(1.0 / (per_s * pairs as f64));
-                crowd.open_loop(&server, (seconds * per_s) as u64 * pairs as u64, interval, 1)
+                group.open_loop(&server, (seconds * per_s) as u64 * pairs as u64, interval, 1)
             }
             Workload::Echo { seconds } => {
                 let server = target.configured(Variant::Plain)?.start()?;
                 let path = "/v1/channels/echo";
                 let readers = websockets(&server, 1, |_| path.into())?;
                 let publisher = readers[0].publisher(Box::new(Bare::new(path)))?;
-                Crowd::new(readers, vec![publisher], false)?.closed_loop(&server, seconds, 1, 1)
+                ClientGroup::new(readers, vec![publisher], false)?.closed_loop(&server, seconds, 1, 1)
             }
             Workload::Idle { from, to, heartbeat_s } => {
                 idle::websockets(&target.configured(Variant::Plain)?.start()?, from, to, heartbeat_s)
@@ -171,13 +171,13 @@ impl Workload {
                 let target = target.configured(if is_tls { Variant::Tls } else { Variant::Plain })?;
                 let server = target.start()?;
                 let messages = (seconds / interval.as_secs_f64()) as u64;
-                http_crowd(&target, &server, transport, readers)?.open_loop(&server, messages, interval, readers as u64)
+                http_group(&target, &server, transport, readers)?.open_loop(&server, messages, interval, readers as u64)
             }
             Workload::HttpSaturate { transport, readers, seconds } => {
                 let target = target.configured(Variant::Plain)?;
                 let server = target.start()?;
-                let mut crowd = http_crowd(&target, &server, transport, readers)?;
-                crowd.closed_loop(&server, seconds, IN_FLIGHT, readers as u64)
+                let mut group = http_group(&target, &server, transport, readers)?;
+                group.closed_loop(&server, seconds, IN_FLIGHT, readers as u64)
             }
             Workload::HttpIdle { transport, readers } => {
                 let target = target.configured(Variant::Plain)?;
@@ -191,7 +191,7 @@ impl Workload {
                     Client::connect(server.address, target.dialect(Transport::Sse, Role::Publisher, &channel))
                 };
                 let publishers = (0..publishers).map(publisher).collect::<anyhow::Result<Vec<_>>>()?;
-                Crowd::new(Vec::new(), publishers, true)?.post(&server, seconds)
+                ClientGroup::new(Vec::new(), publishers, true)?.post(&server, seconds)
             }
         }
     }
@@ -206,8 +206,13 @@ fn publisher(server: &Server) -> anyhow::Result<Client> {
 }
 
 /// Connects `readers` readers of one channel, and a publisher.
-fn http_crowd(target: &Configured, server: &Server, transport: Transport, readers: usize) -> anyhow::Result<Crowd> {
+fn http_group(
+    target: &Configured,
+    server: &Server,
+    transport: Transport,
+    readers: usize,
+) -> anyhow::Result<ClientGroup> {
     let client = |role| Client::connect(server.address, target.dialect(transport, role, CHANNEL));
     let readers = (0..readers).map(|_| client(Role::Subscriber)).collect::<anyhow::Result<Vec<_>>>()?;
-    Crowd::new(readers, vec![client(Role::Publisher)?], true)
+    ClientGroup::new(readers, vec![client(Role::Publisher)?], true)
 }

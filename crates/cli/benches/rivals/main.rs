@@ -7,7 +7,7 @@
 //! one run can.
 
 mod client;
-mod crowd;
+mod client_group;
 mod figures;
 mod idle;
 mod load;

@@ -70,7 +70,7 @@ impl Live {
 }
 
 impl View for Live {
-    fn tell(&mut self, event: &Event<'_>) {
+    fn show(&mut self, event: &Event<'_>) {
         self.feed.iter().for_each(|feed| drop(feed.try_send(live::message(event))));
     }
 }

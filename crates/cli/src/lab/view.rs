@@ -20,16 +20,16 @@ pub fn of_terminal() -> Box<dyn View> {
 pub struct Both(pub Box<dyn View>, pub Box<dyn View>);
 
 impl View for Both {
-    fn tell(&mut self, event: &Event<'_>) {
-        self.0.tell(event);
-        self.1.tell(event);
+    fn show(&mut self, event: &Event<'_>) {
+        self.0.show(event);
+        self.1.show(event);
     }
 }
 
 struct Plain;
 
 impl View for Plain {
-    fn tell(&mut self, event: &Event<'_>) {
+    fn show(&mut self, event: &Event<'_>) {
         if let Some(text) = line(event) {
             output::note(text);
         }
@@ -43,7 +43,7 @@ struct Terminal {
 }
 
 impl View for Terminal {
-    fn tell(&mut self, event: &Event<'_>) {
+    fn show(&mut self, event: &Event<'_>) {
         match (&self.bar, line(event)) {
             (Some(bar), Some(text)) => bar.println(text),
             (None, Some(text)) => output::note(text),
@@ -71,7 +71,7 @@ impl View for Terminal {
                 }
             }
             Event::Ended { .. } => self.bar.iter().for_each(|bar| bar.inc(1)),
-            Event::Said(_) => {}
+            Event::Note(_) => {}
         }
     }
 }
@@ -84,7 +84,7 @@ impl Drop for Terminal {
 
 fn line(event: &Event<'_>) -> Option<String> {
     match event {
-        Event::Said(text) => Some((*text).to_owned()),
+        Event::Note(text) => Some((*text).to_owned()),
         Event::Planned { runs, done, estimate_s } => {
             let there = if *done > 0 { format!(", {done} of them recorded before") } else { String::new() };
             Some(format!("{runs} runs{there}; about {} in all", lasts(*estimate_s)))

@@ -16,7 +16,7 @@ use crate::{
     cluster::Cluster,
     crowd::Crowd,
     load::Load,
-    process::{BOUND, say, setting, turn},
+    process::{BOUND, print_line, setting, turn},
     wire::Direction,
 };
 
@@ -162,7 +162,7 @@ async fn run(name: &str, kind: Kind, nodes: usize, seconds: u64, history_lost: b
     let acknowledged =
         load.stop(CATCH_UP).await.unwrap_or_else(|errors| panic!("publishers were refused: {errors:#?}"));
     let count: usize = acknowledged.iter().map(Vec::len).sum();
-    say(&format!("  {count} publications acknowledged, after {retries} retries"));
+    print_line(&format!("  {count} publications acknowledged, after {retries} retries"));
     assert!(count as f64 > 0.9 * PER_S * seconds as f64, "the load was not there");
     for i in 0..nodes {
         cluster.ready(i).await;
@@ -178,7 +178,7 @@ fn chaos(name: &str, kind: Kind, data: Data, seconds: u64) {
     let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(seconds);
     let seed = setting("MILLRACE_CHAOS_SEED").unwrap_or_else(|| Random::from_system().bits() % 1_000_000);
     let plan = Plan::new(seed, Duration::from_secs(seconds), data);
-    say(&format!("\n{name}: MILLRACE_CHAOS_SEED={seed} for {seconds} s: {plan}"));
+    print_line(&format!("\n{name}: MILLRACE_CHAOS_SEED={seed} for {seconds} s: {plan}"));
     block_on(run(name, kind, NODES, seconds, data == Data::Lost, &plan));
 }
 
@@ -197,7 +197,7 @@ fn memory_of_a_killed_node_is_a_gap() {
     let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(12);
     let at = |share: f64| Duration::from_secs(seconds).mul_f64(share);
     let plan = Plan(vec![(at(0.4), Step::Kill(0)), (at(0.45), Step::Begin(0))]);
-    say(&format!("\nmemory: {plan}"));
+    print_line(&format!("\nmemory: {plan}"));
     block_on(run("memory", Kind::Memory, 1, seconds, true, &plan));
 }
 
@@ -212,7 +212,7 @@ fn faulty_wire(name: &str, kind: Kind) {
     let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(SECONDS / 2);
     let seed = setting("MILLRACE_CHAOS_SEED").unwrap_or_else(|| Random::from_system().bits() % 1_000_000);
     let plan = Plan::of_wire(seed, Duration::from_secs(seconds));
-    say(&format!("\n{name}: MILLRACE_CHAOS_SEED={seed} for {seconds} s: {plan}"));
+    print_line(&format!("\n{name}: MILLRACE_CHAOS_SEED={seed} for {seconds} s: {plan}"));
     block_on(run(name, kind, NODES, seconds, false, &plan));
 }
 

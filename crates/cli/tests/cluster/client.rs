@@ -70,12 +70,12 @@ pub struct Client {
     pub kind: ClientKind,
     pub name: String,
     pub channels: Vec<String>,
-    pub seen: Rc<RefCell<Seen>>,
+    pub seen: Rc<RefCell<Observations>>,
     task: JoinHandle<()>,
 }
 
 /// Messages, gaps and connection losses that a client has observed so far.
-pub struct Seen {
+pub struct Observations {
     pub heard: BTreeMap<String, Vec<ReceivedItem>>,
     pub runs: Vec<Run>,
     pub messages: u64,
@@ -107,7 +107,7 @@ pub struct Payload {
 impl Client {
     /// Starts a client that reads these channels from their beginning. The task belongs to the thread's `LocalSet`.
     pub fn start(name: String, kind: ClientKind, server: &Server, channels: Vec<String>) -> Self {
-        let seen = Rc::new(RefCell::new(Seen::new()));
+        let seen = Rc::new(RefCell::new(Observations::new()));
         let (server, of, into) = (server.clone(), channels.clone(), seen.clone());
         let task = match kind.transport() {
             Some(transport) => tokio::task::spawn_local(read(server, of, transport, into)),
@@ -131,7 +131,7 @@ impl Drop for Client {
     }
 }
 
-async fn read(server: Server, channels: Vec<String>, transport: Transport, seen: Rc<RefCell<Seen>>) {
+async fn read(server: Server, channels: Vec<String>, transport: Transport, seen: Rc<RefCell<Observations>>) {
     let options = Options {
         server,
         channels,
@@ -159,7 +159,7 @@ async fn read(server: Server, channels: Vec<String>, transport: Transport, seen:
 }
 
 /// Reads payloads only, like a minimal browser client. The client knows only the position that a gap reports.
-async fn read_bare(server: Server, channel: String, seen: Rc<RefCell<Seen>>) {
+async fn read_bare(server: Server, channel: String, seen: Rc<RefCell<Observations>>) {
     let mut random = Random::from_system();
     let mut after = None;
     loop {
@@ -188,7 +188,7 @@ async fn read_bare(server: Server, channel: String, seen: Rc<RefCell<Seen>>) {
     }
 }
 
-impl Seen {
+impl Observations {
     fn new() -> Self {
         Self {
             heard: BTreeMap::new(),

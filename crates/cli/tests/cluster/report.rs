@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use crate::{
     client::{Client, ClientKind},
-    process::say,
+    process::print_line,
 };
 
 /// Prints one row per transport.
 pub fn table(clients: &[Client]) {
-    say(&format!(
+    print_line(&format!(
         "  {:<18} {:>7} {:>10} {:>10} {:>5} {:>15}",
         "transport", "clients", "deliveries", "reconnects", "gaps", "longest silence"
     ));
@@ -20,7 +20,7 @@ pub fn table(clients: &[Client]) {
         }
         let sum = |pick: fn(&Client) -> u64| of().map(pick).sum::<u64>();
         let silence = of().map(|client| client.seen.borrow().silence).max().unwrap_or_default();
-        say(&format!(
+        print_line(&format!(
             "  {:<18} {:>7} {:>10} {:>10} {:>5} {:>13.1} s",
             kind.name(),
             of().count(),

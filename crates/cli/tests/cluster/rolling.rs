@@ -11,7 +11,7 @@ use crate::{
     cluster::Cluster,
     crowd::Crowd,
     load::Load,
-    process::{BOUND, is_there, say, turn},
+    process::{BOUND, is_there, print_line, turn},
     report,
 };
 
@@ -28,7 +28,7 @@ fn rolling_restart(name: &str, kind: Kind) {
     if !kind.is_there() || !is_there("haproxy") {
         return;
     }
-    say(&format!("\n{name}: {NODES} nodes, one after the other; {PER_S} publications per second"));
+    print_line(&format!("\n{name}: {NODES} nodes, one after the other; {PER_S} publications per second"));
     block_on(async {
         let kinds = ClientKind::ALL.map(|kind| (kind, CLIENTS / ClientKind::ALL.len()));
         let mut cluster = Cluster::start(name, kind, NODES, NODES, SETTINGS).await;
@@ -53,10 +53,10 @@ fn rolling_restart(name: &str, kind: Kind) {
             let seconds = (to - from).as_secs_f64();
             for kind in ClientKind::ALL {
                 let (median, p99) = report::ages(&crowd.clients, kind, from, to);
-                say(&format!("  {when} ({seconds:.1} s), {}: p50 {median} ms, p99 {p99} ms", kind.name()));
+                print_line(&format!("  {when} ({seconds:.1} s), {}: p50 {median} ms, p99 {p99} ms", kind.name()));
             }
         }
-        say(&format!("  publishers tried {retries} times again"));
+        print_line(&format!("  publishers tried {retries} times again"));
     });
 }
 

@@ -12,7 +12,7 @@ use crate::{
     cluster::Cluster,
     crowd::Crowd,
     load::Load,
-    process::{BOUND, is_there, say, turn, until},
+    process::{BOUND, is_there, print_line, turn, until},
 };
 
 const CHANNELS: usize = 20;
@@ -45,7 +45,7 @@ fn connections_and_work_spread_over_all_shards() {
         .await;
         let acknowledged =
             load.stop(BOUND).await.unwrap_or_else(|errors| panic!("publishers were refused: {errors:#?}"));
-        say(&format!("\nshards: processor time {used:?}"));
+        print_line(&format!("\nshards: processor time {used:?}"));
         crowd.conclude(&cluster, acknowledged, false, BOUND).await;
         assert_eq!(used.len(), 2);
         let share = |time: &Duration| time.as_secs_f64() / used.values().sum::<Duration>().as_secs_f64();

@@ -13,7 +13,7 @@ use crate::{
     cluster::Cluster,
     crowd::Crowd,
     load::Load,
-    process::{is_there, say, setting, turn, until},
+    process::{is_there, print_line, setting, turn, until},
 };
 
 const CLIENTS: usize = 500;
@@ -31,7 +31,7 @@ fn storm(name: &str, kind: Kind) {
         return;
     }
     let clients = setting("MILLRACE_STORM_CLIENTS").map_or(CLIENTS, |count| count as usize);
-    say(&format!("\n{name}: {clients} clients on a node that is killed, {PER_S} publications per second"));
+    print_line(&format!("\n{name}: {clients} clients on a node that is killed, {PER_S} publications per second"));
     block_on(async {
         let mut cluster = Cluster::start(name, kind, NODES, 1, SETTINGS).await;
         let load = Load::start(&cluster.server(), CHANNELS, PER_S);
@@ -62,7 +62,7 @@ fn storm(name: &str, kind: Kind) {
             load.stop(BOUND).await.unwrap_or_else(|errors| panic!("publishers were refused: {errors:#?}"));
         crowd.conclude(&cluster, acknowledged, false, BOUND).await;
         let (half, last) = (times[times.len() / 2].as_secs_f64(), times[times.len() - 1].as_secs_f64());
-        say(&format!(
+        print_line(&format!(
             "  caught up (next message at most 1 s later): half after {half:.1} s, the last after {last:.1} s\n  \
              most connections in one second: {connections}; most requests that one node got in one: {requests}"
         ));

@@ -2,7 +2,7 @@ use std::{io, rc::Rc, time::Instant};
 
 use millrace_room::Muted;
 use millrace_sfu::switch::{Refused, Role};
-use millrace_transport::data_channel::Guests;
+use millrace_transport::data_channel::AdmittedSession;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -31,13 +31,13 @@ enum Rejected {
 }
 
 /// Handles a signal from a participant to the SFU: `{"description"}`, `{"candidate"}` or `{"bye"}`, with any further
-/// fields. `guests` comes with a description: the state for a session next to the media.
+/// fields. `admitted` comes with a description: the state for a session next to the media.
 pub(crate) fn handle_signal(
     conference: &Rc<Conference>,
     room: &RoomName,
     from: &str,
     signal: Map<String, Value>,
-    guests: Option<Guests>,
+    admitted: Option<AdmittedSession>,
 ) {
     if !conference.media.has_sfu() {
         return;
@@ -50,7 +50,7 @@ pub(crate) fn handle_signal(
     let text = |name: &str| description.get(name).and_then(Value::as_str);
     let link = signal.get("link").and_then(Value::as_str).filter(|link| link.len() <= LINK_BYTES_MAX);
     let answer = match (text("type"), text("sdp")) {
-        (Some("offer"), Some(offer)) => accept_offer(conference, room, from, (offer, link), guests).map(Some),
+        (Some("offer"), Some(offer)) => accept_offer(conference, room, from, (offer, link), admitted).map(Some),
         (Some("answer"), Some(answer)) => accept_answer(conference, room, from, answer).map(|()| None),
         _ => Err(Rejected::BadDescription),
     };
@@ -84,7 +84,7 @@ fn accept_offer(
     room: &RoomName,
     id: &str,
     (offer, link): (&str, Option<&str>),
-    guests: Option<Guests>,
+    admitted: Option<AdmittedSession>,
 ) -> Result<String, Rejected> {
     let key = (room.clone(), Box::from(id));
     let origin: Box<str> = offer.lines().find(|line| line.starts_with("o=")).map(origin_of).unwrap_or_default().into();
@@ -104,8 +104,8 @@ fn accept_offer(
         media.with_switch(|switch, send| switch.leave(member, Instant::now(), send));
         return Err(error);
     }
-    if let (Some(guests), Some(peers), Some(sfu)) = (guests, conference.data_channels.get(), media.sfu()) {
-        sfu.carry(member, peers, guests);
+    if let (Some(admitted), Some(peers), Some(sfu)) = (admitted, conference.data_channels.get(), media.sfu()) {
+        sfu.carry(member, peers, admitted);
     }
     let muted = conference.rooms.muted_by_host(room, id);
     media.with_switch(|switch, send| switch.mute(member, muted, Instant::now(), send));

@@ -3,7 +3,7 @@ use std::{cell::RefCell, collections::HashMap, net::SocketAddr, rc::Rc, time::In
 use millrace_rtc::{Candidates, Event as DataEvent, Lane};
 use millrace_sfu::switch::{Event, MemberId, Switch};
 use millrace_transport::{
-    data_channel::{Guests, PeerId, Peers, SessionCarrier, SessionCarriers},
+    data_channel::{AdmittedSession, PeerId, Peers, SessionCarrier, SessionCarriers},
     datagram::DatagramSender,
 };
 
@@ -45,9 +45,9 @@ impl Sfu {
 
     /// Allows a participant to open a session over data channels. Does nothing if the shard has no room for another
     /// peer.
-    pub fn carry(self: &Rc<Self>, member: MemberId, peers: &RefCell<Peers>, guests: Guests) {
+    pub fn carry(self: &Rc<Self>, member: MemberId, peers: &RefCell<Peers>, admitted: AdmittedSession) {
         let connection = Rc::new(MemberConnection { sfu: self.clone(), member });
-        if let Some(session) = peers.borrow_mut().carry(connection, guests) {
+        if let Some(session) = peers.borrow_mut().carry(connection, admitted) {
             self.sessions.borrow_mut().insert(member, session);
         }
     }

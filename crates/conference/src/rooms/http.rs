@@ -17,7 +17,7 @@ use super::{
 use millrace_transport::{
     access::Caller,
     admission::read_body,
-    data_channel::Guests,
+    data_channel::AdmittedSession,
     http::{Query, Response, json as json_answer, no_content},
     limits::RequestConnection,
 };
@@ -260,13 +260,14 @@ async fn signals(
         return Err(Error::new(Code::BadRequest, "a signal needs exactly one of `description`, `candidate` and `bye`"));
     }
     let name = room.clone();
-    let guests =
-        (to == SWITCH && fields.contains_key("description")).then(|| guests(conference, parts, caller)).flatten();
+    let admitted = (to == SWITCH && fields.contains_key("description"))
+        .then(|| admit_session(conference, parts, caller))
+        .flatten();
     let holder = caller.holder;
     let question = move |conference: Rc<Conference>| async move {
         conference.rooms.with(&name, |room| room.check_signal(Instant::now(), &from, &secret, &to))?;
         if to == SWITCH {
-            media::handle_signal(&conference, &name, &from, fields, guests);
+            media::handle_signal(&conference, &name, &from, fields, admitted);
             return Ok(());
         }
         signal(&conference, holder, &name, &from, &to, fields, key).await.map(drop)
@@ -276,11 +277,11 @@ async fn signals(
 
 /// Returns the state that lets a participant open a session next to its media, with the same limits as a new
 /// connection. Returns `None` if a limit is reached; the participant's data then uses another transport.
-fn guests(conference: &Conference, parts: &Parts, caller: &Caller) -> Option<Guests> {
+fn admit_session(conference: &Conference, parts: &Parts, caller: &Caller) -> Option<AdmittedSession> {
     let address = parts.extensions.get::<std::sync::Arc<RequestConnection>>()?.address;
     let connection_slot = conference.admission.limits.connect(address).ok()?;
     let reader_slot = conference.admission.admit(parts, caller).ok()?;
-    Some(Guests { caller: caller.clone(), ticket: None, connection_slot, reader_slot })
+    Some(AdmittedSession { caller: caller.clone(), ticket: None, connection_slot, reader_slot })
 }
 
 async fn reports(

@@ -193,7 +193,7 @@ async fn invalid_room_requests_are_refused_with_reason() {
     try_join(&server, "two", json!({ "topology": "mesh" })).await.assert_problem(409, "conflict");
     try_join(&server, "two", json!({})).await.assert_problem(429, "too_many");
     let why = try_join(&server, "new", json!({ "topology": "switch" })).await.assert_problem(400, "bad_request");
-    assert!(why.contains("no switching unit"), "{why}");
+    assert!(why.contains("no SFU"), "{why}");
     for (room, asked, status, code) in [
         ("new", json!({ "topology": "ring" }), 400, "bad_json"),
         ("new", json!({ "role": "king" }), 400, "bad_json"),

@@ -341,7 +341,7 @@ impl Hub {
     pub fn disconnect(&mut self, id: ConnId) -> usize {
         let Some(conn) = self.conn(id) else { return 0 };
         let ended = conn.readers.len() + conn.patterns.len();
-        if conn.encoding == Encoding::Answers {
+        if conn.encoding == Encoding::WholeResponses {
             self.forget(WaiterId::Conn(id));
         }
         self.drop_readers(id);

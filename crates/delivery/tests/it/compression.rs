@@ -13,12 +13,12 @@ const READERS: usize = 50;
 
 /// Address and bytes of each write, per connection. A closed sink accepts no bytes.
 #[derive(Default)]
-struct Seen {
+struct RecordingWire {
     writes: HashMap<ConnId, Vec<(usize, Vec<u8>)>>,
     is_closed: bool,
 }
 
-impl Wire for Seen {
+impl Wire for RecordingWire {
     fn write(&mut self, conn: ConnId, bytes: &[u8]) -> usize {
         if self.is_closed {
             return 0;
@@ -31,14 +31,14 @@ impl Wire for Seen {
 /// A hub with readers of each encoding, and the history of the channel.
 struct Stage {
     hub: Hub,
-    seen: Seen,
+    seen: RecordingWire,
     history: History,
     readers: Vec<(Encoding, ConnId)>,
 }
 
 impl Stage {
     fn new(config: Config, encodings: &[Encoding], readers_each: usize) -> Self {
-        let (mut hub, mut seen, mut history) = (Hub::new(config), Seen::default(), History::new(Epoch(1)));
+        let (mut hub, mut seen, mut history) = (Hub::new(config), RecordingWire::default(), History::new(Epoch(1)));
         let mut readers = Vec::new();
         for &encoding in encodings {
             for _ in 0..readers_each {

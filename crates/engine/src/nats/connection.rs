@@ -117,7 +117,7 @@ impl Nats {
     async fn receive_from_nodes(self: Arc<Self>, mut subscriber: Subscriber) {
         while let Some(message) = subscriber.next().await {
             if let Ok(text) = std::str::from_utf8(&message.payload) {
-                (self.events)(Event::Told(text.into()));
+                (self.events)(Event::Message(text.into()));
             }
         }
     }

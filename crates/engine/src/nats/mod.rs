@@ -137,7 +137,7 @@ impl Broker for Arc<Nats> {
         self.renew_lease(lease).await
     }
 
-    async fn tell(&self, node: Option<&str>, message: &str) -> Result<(), BrokerError> {
+    async fn send(&self, node: Option<&str>, message: &str) -> Result<(), BrokerError> {
         let sent = self.link.publish(self.subject_of_node(node), Bytes::copy_from_slice(message.as_bytes()));
         Ok(sent.await?)
     }

@@ -357,7 +357,7 @@ impl Broker for Redis {
         self.renew(lease, &self.node).await
     }
 
-    async fn tell(&self, node: Option<&str>, message: &str) -> Result<(), BrokerError> {
+    async fn send(&self, node: Option<&str>, message: &str) -> Result<(), BrokerError> {
         let mut command = redis::cmd("PUBLISH");
         command.arg(self.keys.node(node)).arg(message);
         self.query(&command).await.map(drop).map_err(broker_error)

@@ -93,9 +93,9 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
             presence: Presence::default(),
             clock: Clock::new(clock),
         });
-        let hearing = local.clone();
+        let shared_events = local.clone();
         let guard = handle.enter();
-        let broker = connect(&node, Arc::new(move |event| hearing.hear(event)))?;
+        let broker = connect(&node, Arc::new(move |event| shared_events.on_event(event)))?;
         drop(guard);
         let shared = Arc::new(Shared {
             appends: AppendQueues::new(config.wait),

@@ -45,7 +45,7 @@ struct Question {
 
 impl Presence {
     /// Handles a message from another node or from this one. Ignores malformed messages.
-    pub fn hear(&self, message: &str) {
+    pub fn on_message(&self, message: &str) {
         let mut words = message.splitn(4, ' ');
         let (Some(verb), Some(number), Some(node), Some(rest)) =
             (words.next(), words.next(), words.next(), words.next())
@@ -76,7 +76,7 @@ impl Presence {
         while let Some(Question { number, node: asker, channel }) = questions.recv().await {
             if asker != node {
                 let count = readers(&channel);
-                let _ = broker.tell(Some(&asker), &format!("say {number} {node} {count}")).await;
+                let _ = broker.send(Some(&asker), &format!("say {number} {node} {count}")).await;
             }
         }
     }
@@ -97,7 +97,7 @@ impl Presence {
         let (sender, mut answers) = unbounded_channel();
         lock(&self.asked).insert(number, sender);
         let _forget = Forget(self, number);
-        broker.tell(None, &format!("ask {number} {node} {channel}")).await?;
+        broker.send(None, &format!("ask {number} {node} {channel}")).await?;
         let mut count = 0u32;
         let all = async {
             while !nodes.is_empty()

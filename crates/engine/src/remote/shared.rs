@@ -69,15 +69,15 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
 }
 
 impl<D: Deliver> Local<D> {
-    pub fn hear(&self, event: Event) {
+    pub fn on_event(&self, event: Event) {
         match event {
             Event::Published { channel, epoch, publication } => {
                 let is_matched = self.keeper.matches(&channel);
-                if self.mirror.hear(&channel, epoch, publication, self.clock.now_ms(), is_matched) {
+                if self.mirror.receive(&channel, epoch, publication, self.clock.now_ms(), is_matched) {
                     self.keeper.overtaken.notify_one();
                 }
             }
-            Event::Told(message) => self.presence.hear(&message),
+            Event::Message(message) => self.presence.on_message(&message),
             Event::LinkLost => {
                 self.keeper.link(false);
                 self.mirror.part();

@@ -25,7 +25,7 @@ fn own_nats() -> Option<(Server, String, tempfile::TempDir)> {
 }
 
 /// Sends a request to NATS and waits for its answer.
-fn tell(port: u16, subject: &str, body: &str) {
+fn publish_raw(port: u16, subject: &str, body: &str) {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
     let length = body.len();
@@ -90,7 +90,7 @@ fn deleted_stream_starts_new_epoch() {
     let [node]: [World; 1] = nodes(&url, &config);
     node.watch("a");
     let first = node.append("a", text("1"));
-    tell(server.port, &format!("$JS.API.STREAM.DELETE.{}", config.prefix), "");
+    publish_raw(server.port, &format!("$JS.API.STREAM.DELETE.{}", config.prefix), "");
     let again = node.append("a", text("2"));
     assert_eq!(again.offset, 1);
     assert_ne!(again.epoch, first.epoch);

@@ -107,7 +107,7 @@ mod tests {
         (of(MESSAGE), of(SILENCE))
     }
 
-    /// Somogyi's counts, as corrected: 21,600 polls and 2,763 empty answers. His day has a poll at its end; this
+    /// Somogyi's counts, as corrected: 21,600 polls and 2,763 empty answers. The thesis's day has a poll at its end; this
     /// model stops before it.
     #[test]
     fn daily_event_counts_match_hand_calculation() {

@@ -564,9 +564,9 @@ mod tests {
         let (first, last) = here.ports.unwrap();
         assert!(first < last && last < 65_536);
         assert_eq!(here.tools.len(), TOOLS.len());
-        let told = here.examine(1000);
-        let back: Diagnosis = serde_json::from_str(&serde_json::to_string(&told).unwrap()).unwrap();
-        assert_eq!(back, told);
+        let diagnosis = here.examine(1000);
+        let back: Diagnosis = serde_json::from_str(&serde_json::to_string(&diagnosis).unwrap()).unwrap();
+        assert_eq!(back, diagnosis);
     }
 
     #[test]

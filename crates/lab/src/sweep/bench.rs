@@ -65,8 +65,8 @@ pub struct Bench<'a> {
 
 impl Bench<'_> {
     /// Shows a text to the user.
-    pub fn say(&mut self, text: &str) {
-        self.view.tell(&Event::Said(text));
+    pub fn note(&mut self, text: &str) {
+        self.view.show(&Event::Note(text));
     }
 
     /// Checks whether to continue. Call this function during everything that takes more than a second.
@@ -128,7 +128,7 @@ impl Bench<'_> {
         self.verdict.invalid += u32::from(!run.is_valid());
         self.verdict.missed += u32::from(!missed.is_empty());
         self.store.add_run(&run)?;
-        self.view.tell(&Event::Ended { run: &run, missed: &missed });
+        self.view.show(&Event::Ended { run: &run, missed: &missed });
         Ok(())
     }
 
@@ -141,7 +141,7 @@ impl Bench<'_> {
     pub(super) fn sweep(&mut self, jobs: &[Job]) -> anyhow::Result<()> {
         let of = jobs.len() as u32;
         let done = self.store.runs();
-        self.view.tell(&Event::Planned { runs: of, done, estimate_s: self.left_s });
+        self.view.show(&Event::Planned { runs: of, done, estimate_s: self.left_s });
         for job in jobs {
             if self.has_run(&job.run()) {
                 self.left_s -= job.estimate_s();
@@ -152,7 +152,7 @@ impl Bench<'_> {
                 continue;
             }
             let label = job.label();
-            self.view.tell(&Event::Begun { index: index as u32, of, label: &label, left_s: self.left_s });
+            self.view.show(&Event::Begun { index: index as u32, of, label: &label, left_s: self.left_s });
             let run = self.measure(job)?;
             self.left_s -= job.estimate_s();
             self.record(run)?;
@@ -224,11 +224,11 @@ impl Bench<'_> {
                     check(stop)?;
                     watch.look()
                 },
-                &mut |second| view.tell(&Event::Second(second)),
+                &mut |second| view.show(&Event::Second(second)),
             )?;
             let seen = watch.finish(outcome.started);
             (run.phases, run.seconds, run.validity) = (outcome.phases, outcome.seconds, outcome.validity);
-            seen.tell(&mut run.phases, &mut run.seconds);
+            seen.fill_in(&mut run.phases, &mut run.seconds);
             run.validity.extend(seen.findings(&run.phases));
             Ok(())
         };

@@ -56,7 +56,7 @@ impl Request {
                     tables(&Store::read(&request.folder)?).into_iter().try_for_each(|table| bench.table(table))?;
                 }
                 Kind::Experiment(experiment) => {
-                    bench.view.tell(&Event::Planned { runs: 0, done: 0, estimate_s: design.estimate_s() });
+                    bench.view.show(&Event::Planned { runs: 0, done: 0, estimate_s: design.estimate_s() });
                     for part in request.settings.parts.values() {
                         experiment.run(part, bench)?;
                     }
@@ -86,10 +86,10 @@ impl Request {
         let machine = Machine::read()?;
         if let Some(budget) = self.budget.filter(|_| !self.resume) {
             let left_out = design::thin(self.scenario, &mut self.settings, &machine, budget)?;
-            left_out.iter().for_each(|what| view.tell(&Event::Said(what)));
+            left_out.iter().for_each(|what| view.show(&Event::Note(what)));
         }
         let design = Design::of(self.scenario, &self.settings, &machine, self.seed)?;
-        design.left_out.iter().for_each(|what| view.tell(&Event::Said(what)));
+        design.left_out.iter().for_each(|what| view.show(&Event::Note(what)));
         let versions = self.versions(&design)?;
         let head = self.head(&versions, design.jobs.len() as u32)?;
         let store = if self.resume { Store::resume(&self.folder, head)? } else { Store::create(&self.folder, head)? };
@@ -108,7 +108,7 @@ impl Request {
             left_s: design.estimate_s(),
         };
         for finding in Limits::default().before(&Before::observe(WATCH, &[])?).iter().filter(|gate| !gate.passed) {
-            bench.say(&format!("before the first run: {finding}"));
+            bench.note(&format!("before the first run: {finding}"));
         }
         act(&self, &design, &mut bench)
     }

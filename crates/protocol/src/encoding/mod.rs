@@ -45,7 +45,7 @@ pub enum Encoding {
     /// JSON lines that name their channel.
     NdjsonMany,
     /// HTTP/1.1 responses without frames. The connection is sent whole responses only, and no heartbeat.
-    Answers,
+    WholeResponses,
 }
 
 impl Encoding {
@@ -82,7 +82,7 @@ impl Encoding {
                 envelope(out, false, (self == Encoding::NdjsonMany).then_some(channel));
                 out.push(b'\n');
             }
-            Encoding::Answers => {}
+            Encoding::WholeResponses => {}
         }
     }
 
@@ -117,7 +117,7 @@ impl Encoding {
                 write_gap(out, false, named, gap);
                 out.extend_from_slice(b"}\n");
             }
-            Encoding::Answers => {}
+            Encoding::WholeResponses => {}
         }
     }
 
@@ -126,7 +126,7 @@ impl Encoding {
         match self {
             _ if self.is_websocket() => websocket::PING_FRAME,
             Encoding::Sse | Encoding::SseMany => b":\n\n",
-            Encoding::Answers => b"",
+            Encoding::WholeResponses => b"",
             _ => b"\n",
         }
     }
@@ -135,7 +135,7 @@ impl Encoding {
     /// bare WebSocket, which has no such message.
     pub fn encode_drain(self, out: &mut Vec<u8>, after_ms: u64, resume: Option<&str>) {
         let _ = match self {
-            Encoding::Bare | Encoding::BareDeflate(_) | Encoding::Answers => Ok(()),
+            Encoding::Bare | Encoding::BareDeflate(_) | Encoding::WholeResponses => Ok(()),
             Encoding::Session | Encoding::SessionDeflate(_) | Encoding::Lines => {
                 let resume = resume.map_or_else(String::new, |ticket| format!(",\"resume\":\"{ticket}\""));
                 self.encode_text(out, &format!("{{\"push\":\"drain\",\"after_ms\":{after_ms}{resume}}}"));

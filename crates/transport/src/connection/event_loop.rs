@@ -333,7 +333,7 @@ impl EventLoop {
     }
 
     /// Sends a text message.
-    pub(crate) fn say(&self, id: ConnId, text: &str) {
+    pub(crate) fn send_text(&self, id: ConnId, text: &str) {
         send_text(&self.shard, id, text);
     }
 

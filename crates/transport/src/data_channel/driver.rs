@@ -8,7 +8,7 @@ use millrace_protocol::{
 };
 use millrace_rtc::{Event, Lane};
 
-use super::{Guests, PeerId, Peers, endpoint::DataChannel, peers::PeerEvent};
+use super::{AdmittedSession, PeerId, Peers, endpoint::DataChannel, peers::PeerEvent};
 use crate::{
     admission::limits::{ConnectionQuotas, Direction},
     connection::EventLoop,
@@ -93,9 +93,9 @@ impl Driver {
     }
 
     fn open(&self, peer: PeerId, lane: Lane) {
-        let guests = self.with_peers(|peers| peers.open(peer, lane));
-        let Some(guests) = guests else { return self.open_latest(peer) };
-        let Guests { caller, ticket, connection_slot, reader_slot } = guests;
+        let admitted = self.with_peers(|peers| peers.open(peer, lane));
+        let Some(admitted) = admitted else { return self.open_latest(peer) };
+        let AdmittedSession { caller, ticket, connection_slot, reader_slot } = admitted;
         let shard = self.event_loop.shard();
         let id = shard.with(|hub, sockets| {
             let id = hub.connect(Encoding::Lines);

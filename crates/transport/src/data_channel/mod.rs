@@ -40,7 +40,7 @@ const OFFER_BYTES_MAX: usize = 64 * 1024;
 const SDP: &str = "application/sdp";
 
 /// State of a connecting client, from its offer until its channel opens.
-pub struct Guests {
+pub struct AdmittedSession {
     pub caller: Caller,
     pub ticket: Option<String>,
     pub connection_slot: ConnectionSlot,
@@ -72,8 +72,8 @@ pub async fn answer(
     if peers.borrow().is_full() {
         return Err(Error::new(Code::Unavailable, "this server has its maximum number of peers; try again later"));
     }
-    let guest = parts.extensions.get::<std::sync::Arc<RequestConnection>>();
-    let Some(address) = guest.map(|guest| guest.address) else {
+    let connection = parts.extensions.get::<std::sync::Arc<RequestConnection>>();
+    let Some(address) = connection.map(|connection| connection.address) else {
         return Err(Error::new(Code::BadRequest, "the address of the request is not known"));
     };
     let connection_slot = admission.limits.connect(address)?;
@@ -81,8 +81,8 @@ pub async fn answer(
     let ticket = parts.headers.get("millrace-resume").and_then(|ticket| ticket.to_str().ok()).map(str::to_owned);
     let offer = read_body(admission, &parts.headers, body, OFFER_BYTES_MAX).await?;
     let offer = std::str::from_utf8(&offer).map_err(|_| Error::new(Code::BadRequest, "the offer is not UTF-8"))?;
-    let guests = Guests { caller, ticket, connection_slot, reader_slot };
-    let answer = peers.borrow_mut().answer(offer, guests, Instant::now())?;
+    let admitted = AdmittedSession { caller, ticket, connection_slot, reader_slot };
+    let answer = peers.borrow_mut().answer(offer, admitted, Instant::now())?;
     let mut response = text(StatusCode::CREATED, SDP, answer);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)

@@ -37,7 +37,7 @@ pub async fn drain(shard: &Rc<Shard>, admission: &Admission, drain: Drain) {
     let started = Instant::now();
     let polls = shard.waiters().into_iter().map(Leaves::Poll);
     // A connection that answers requests is closed with its next response.
-    let reads = |encoding: Encoding| encoding != Encoding::Answers;
+    let reads = |encoding: Encoding| encoding != Encoding::WholeResponses;
     let conns: Vec<_> = shard
         .with(|hub, sockets| hub.conns().filter(|(id, encoding)| reads(*encoding) && !sockets.is_side(*id)).collect());
     let all: Vec<_> = conns.into_iter().map(|(id, encoding)| Leaves::Conn(id, encoding)).chain(polls).collect();
@@ -54,7 +54,7 @@ pub async fn drain(shard: &Rc<Shard>, admission: &Admission, drain: Drain) {
         if let Leaves::Conn(id, encoding) = leaves
             && !encoding.gap_closes()
         {
-            tell(shard, admission, id, encoding, moment.saturating_sub(gone), drain.ticket);
+            send_drain(shard, admission, id, encoding, moment.saturating_sub(gone), drain.ticket);
             moment += RECONNECT_GRACE;
         }
         moments.push((moment, leaves));
@@ -76,7 +76,7 @@ pub async fn drain(shard: &Rc<Shard>, admission: &Admission, drain: Drain) {
     }
 }
 
-fn tell(
+fn send_drain(
     shard: &Rc<Shard>,
     admission: &Admission,
     id: ConnId,

@@ -66,7 +66,7 @@ impl Server {
         connection_slot: ConnectionSlot,
     ) {
         let id = self.shard().with(|hub, sockets| {
-            let id = hub.connect(Encoding::Answers);
+            let id = hub.connect(Encoding::WholeResponses);
             sockets.add_socket(
                 id,
                 fd,

@@ -232,7 +232,7 @@ async fn accept(server: Rc<Server>, listener: TcpListener, tls: Option<Rc<tls::A
                         Some(tls) => drop(spawn_local(secured(server, stream, address, tls.clone(), connection_slot))),
                     }
                 }
-                Err(error) => refusals.say(stream, &error),
+                Err(error) => refusals.send(stream, &error),
             },
             Err(error) => {
                 cannot_accept(&error, "a connection");
@@ -402,7 +402,7 @@ async fn http1(
     let context = server.context.clone();
     let drains = context.admission.drains();
     tokio::pin!(drains);
-    let mut told = false;
+    let mut is_shutting_down = false;
     loop {
         tokio::select! {
             served = std::future::poll_fn(|cx| match connection.poll_without_shutdown(cx) {
@@ -413,8 +413,8 @@ async fn http1(
                 served?;
                 break;
             }
-            _ = &mut drains, if !told => {
-                told = true;
+            _ = &mut drains, if !is_shutting_down => {
+                is_shutting_down = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }
         }
@@ -511,20 +511,20 @@ async fn http2(context: Rc<Context>, stream: tls::Stream, served: Rc<HttpClient>
         );
     let drains = context.admission.drains();
     tokio::pin!(drains);
-    let mut told = false;
+    let mut is_shutting_down = false;
     loop {
         tokio::select! {
             ended = std::future::poll_fn(|cx| {
                 let ended = Pin::new(&mut connection).poll(cx);
-                if served.is_spent() && !told {
-                    told = true;
+                if served.is_spent() && !is_shutting_down {
+                    is_shutting_down = true;
                     Pin::new(&mut connection).graceful_shutdown();
                     return Pin::new(&mut connection).poll(cx);
                 }
                 ended
             }) => return ended,
-            _ = &mut drains, if !told => {
-                told = true;
+            _ = &mut drains, if !is_shutting_down => {
+                is_shutting_down = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }
         }

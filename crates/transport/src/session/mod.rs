@@ -166,7 +166,7 @@ async fn run(event_loop: Rc<EventLoop>, id: ConnId, text: String) {
         (None, Err(error)) => encode_error_push(&error),
         (None, Ok(_)) => return,
     };
-    event_loop.say(id, &reply);
+    event_loop.send_text(id, &reply);
 }
 
 /// Runs a command and returns its reply. Returns `None` if the reply was already sent because other frames follow

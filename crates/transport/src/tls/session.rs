@@ -208,11 +208,11 @@ impl Session {
         self.process(out, |traffic, out| traffic.encrypt(plain, out))
     }
 
-    /// Writes pending protocol messages (such as a key update) to `out`, then the output of `say`.
+    /// Writes pending protocol messages (such as a key update) to `out`, then the output of `write`.
     fn process(
         &mut self,
         out: &mut [u8],
-        say: impl Fn(&mut WriteTraffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
+        write: impl Fn(&mut WriteTraffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
     ) -> io::Result<usize> {
         self.check()?;
         let mut length = 0;
@@ -223,7 +223,7 @@ impl Session {
                 }
                 ConnectionState::TransmitTlsData(transmit) => transmit.done(),
                 ConnectionState::WriteTraffic(mut traffic) => {
-                    return Ok(length + say(&mut traffic, &mut out[length..]).map_err(invalid)?);
+                    return Ok(length + write(&mut traffic, &mut out[length..]).map_err(invalid)?);
                 }
                 _ => return Err(invalid("the TLS connection cannot encrypt data in this state")),
             }

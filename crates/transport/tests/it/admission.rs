@@ -9,7 +9,7 @@ use tokio_tungstenite::tungstenite::Message as Frame;
 use crate::{
     client::{
         Session,
-        websocket::{self, Said},
+        websocket::{self, Incoming},
     },
     server::{Server, until, within},
 };
@@ -100,11 +100,11 @@ async fn udp(server: &Server) -> UdpSocket {
 async fn publish_bare(server: &Server, channel: &str, data: &str) -> Outcome {
     let mut socket = websocket::connect(server, &format!("/v1/channels/{channel}"), None).await;
     socket.send(Frame::text(data.to_owned())).await.expect("an open socket");
-    match within(websocket::hear(&mut socket)).await {
+    match within(websocket::receive(&mut socket)).await {
         // The client reads the channel, too, so it receives what was accepted.
-        Said::Text(text) if text == data => Outcome::Accepted,
-        Said::Closed(Some((1009, _))) => refused("too_large"),
-        Said::Closed(Some((_, reason))) => refused(&reason),
+        Incoming::Text(text) if text == data => Outcome::Accepted,
+        Incoming::Closed(Some((1009, _))) => refused("too_large"),
+        Incoming::Closed(Some((_, reason))) => refused(&reason),
         _ => panic!("neither the publication nor a close frame"),
     }
 }

@@ -333,7 +333,7 @@ async fn bad_command_gets_error_and_session_continues() {
     ];
     for (id, (mut command, code)) in (1..).zip(cases) {
         command["id"] = json!(id);
-        session.say(&command.to_string()).await;
+        session.send_text(&command.to_string()).await;
         let error = session.reply(id).await.expect_err("an error");
         assert_eq!(error["code"], code, "{error}");
         assert!(error["detail"].is_string() && error["retry"].is_boolean(), "{error}");
@@ -341,7 +341,7 @@ async fn bad_command_gets_error_and_session_continues() {
     // Without a usable id the error is sent as a push.
     for text in ["", "{", "[]", "null", "{\"id\":\"x\"}", "{\"id\":-1,\"ping\":{}}", "{\"id\":0,\"ping\":{}}", "\u{0}"]
     {
-        session.say(text).await;
+        session.send_text(text).await;
         let push = session.push().await;
         assert_eq!((&push["push"], &push["code"]), (&json!("error"), &json!("bad_json")), "{text}");
     }

@@ -85,7 +85,7 @@ impl Half {
 
     /// Returns the offsets that were sent to the second shard since the last call.
     fn take(&self) -> Vec<u64> {
-        let published = |delivery: &Delivery| match &delivery.news {
+        let published = |delivery: &Delivery| match &delivery.event {
             ChannelEvent::Published(_, publication) => Some(publication.offset),
             ChannelEvent::Moved(_) => None,
         };

@@ -249,7 +249,7 @@ impl ByStream {
         }
     }
 
-    async fn say(&mut self, line: &str) {
+    async fn send_text(&mut self, line: &str) {
         let line = format!("{line}\n");
         for piece in line.as_bytes().chunks(10_000) {
             let taken = self.peer.write(Instant::now(), Lane::Session, true, piece, &mut self.out);
@@ -280,8 +280,8 @@ async fn peer_without_udp_connects_over_tcp() {
     let mut client = within(ByStream::open(&server)).await;
     assert_eq!(within(client.line()).await["push"], "connected");
     let data = "ä".repeat(50_000);
-    client.say(&json!({ "id": 1, "subscribe": { "channel": "far", "since": "now" } }).to_string()).await;
-    client.say(&json!({ "id": 2, "publish": { "channel": "far", "data": data } }).to_string()).await;
+    client.send_text(&json!({ "id": 1, "subscribe": { "channel": "far", "since": "now" } }).to_string()).await;
+    client.send_text(&json!({ "id": 2, "publish": { "channel": "far", "data": data } }).to_string()).await;
     let mut came = Vec::new();
     while came.len() < 3 {
         came.push(within(client.line()).await);
@@ -298,7 +298,7 @@ async fn peer_without_udp_connects_over_tcp() {
     let mut told = Vec::new();
     within(stranger.read_to_end(&mut told)).await.ok();
     assert!(told.is_empty(), "{told:?}");
-    client.say(r#"{"id":3,"ping":{}}"#).await;
+    client.send_text(r#"{"id":3,"ping":{}}"#).await;
     assert_eq!(within(client.line()).await["id"], 3, "others go on");
     drop(client);
 

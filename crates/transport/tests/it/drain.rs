@@ -15,7 +15,7 @@ use millrace_server::{Config, config::Secret};
 use serde_json::{Value, json};
 
 use crate::{
-    client::{Heard, Item, ReadOptions, Reader, ReaderKind, SUBPROTOCOL, Session},
+    client::{Item, ReadOptions, Reader, ReaderKind, Received, SUBPROTOCOL, Session},
     server::{Answer, Server, client, until, within},
 };
 
@@ -105,9 +105,9 @@ async fn ticket_resumes_without_duplicates() {
     let mut seen = Vec::new();
     for _ in 0..3 {
         let data = loop {
-            match within(session.hear()).await {
-                Heard::Push(push) => break push["data"].clone(),
-                Heard::Reply(reply) => assert_eq!(reply["id"], 0, "{reply}"),
+            match within(session.receive()).await {
+                Received::Push(push) => break push["data"].clone(),
+                Received::Reply(reply) => assert_eq!(reply["id"], 0, "{reply}"),
                 other => panic!("{other:?}"),
             }
         };

@@ -7,7 +7,7 @@ use tokio_tungstenite::{connect_async, tungstenite::Message as Frame};
 
 use crate::{
     client::{
-        Data, Heard, ReadOptions, Reader, ReaderKind, SUBPROTOCOL, Session, after,
+        Data, ReadOptions, Reader, ReaderKind, Received, SUBPROTOCOL, Session, after,
         raw::{Raw, handshake, masked},
     },
     server::{Server, within},
@@ -70,7 +70,7 @@ async fn replies_keep_command_order() {
             1 => json!({ "id": id, "publish": { "channel": "many", "data": id } }),
             _ => json!({ "id": id, "history": { "channel": "many", "limit": 1 } }),
         };
-        session.say(&body.to_string()).await;
+        session.send_text(&body.to_string()).await;
     }
     for id in 1..=300 {
         session.reply(id).await.unwrap();
@@ -162,5 +162,5 @@ async fn close_frame_is_answered() {
     server.await_presence("close", 0).await;
     let mut session = Session::open(&server).await;
     session.say_binary(vec![1, 2, 3]).await;
-    assert_eq!(within(session.hear()).await, Heard::Closed(Some(1003)), "a session speaks text");
+    assert_eq!(within(session.receive()).await, Received::Closed(Some(1003)), "a session speaks text");
 }

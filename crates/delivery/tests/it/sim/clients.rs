@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{
     client::{Link, LinkKind, Sub, Want},
     event::Event,
-    reading::{Heard, Message, Reading, answer},
+    reading::{Message, Reading, Received, answer},
     request::Command,
     truth::{At, Check},
     world::{World, trace},
@@ -118,10 +118,10 @@ impl World {
                 (Command::SubscribePattern { pattern: pattern.clone(), since, positions, policy }, None)
             }
         };
-        self.say(index, want, Sub::Asked, command, floor);
+        self.send(index, want, Sub::Asked, command, floor);
     }
 
-    fn say(&mut self, index: usize, want: usize, sub: Sub, command: Command, floor: Option<Position>) {
+    fn send(&mut self, index: usize, want: usize, sub: Sub, command: Command, floor: Option<Position>) {
         let Some(link) = &mut self.clients[index].link else { return };
         let LinkKind::Conn(conn, ..) = link.kind else { return };
         link.subscribed[want] = sub;
@@ -147,7 +147,7 @@ impl World {
             };
             trace!(self, "client {index} leaves {target:?}");
             self.counts.leaves += 1;
-            self.say(index, want, Sub::Leaving, Command::Unsubscribe { target }, None);
+            self.send(index, want, Sub::Leaving, Command::Unsubscribe { target }, None);
         }
     }
 
@@ -208,7 +208,7 @@ impl World {
             fed.map_err(|why| format!("client {index}: {why}"))?;
         }
         for heard in all {
-            self.hear(index, heard).map_err(|why| format!("client {index}: {why}"))?;
+            self.handle(index, heard).map_err(|why| format!("client {index}: {why}"))?;
         }
         if end {
             self.wires.forget(conn);
@@ -222,19 +222,19 @@ impl World {
         if !self.clients[index].link.as_ref().is_some_and(mine) {
             return Ok(());
         }
-        answer(body, |heard| self.hear(index, heard))
+        answer(body, |heard| self.handle(index, heard))
             .map_err(|why| format!("client {index}: {why} in {:.300}", String::from_utf8_lossy(body)))?;
         self.come_back(index);
         Ok(())
     }
 
-    fn hear(&mut self, index: usize, heard: Heard) -> Check {
+    fn handle(&mut self, index: usize, heard: Received) -> Check {
         match heard {
-            Heard::Nothing => {}
-            Heard::Ping => self.pong(index),
-            Heard::Reply { id, result } => self.hear_reply(index, id, result)?,
-            Heard::Message(message) => self.hear_message(index, &message)?,
-            Heard::Gap { channel, from, to } => {
+            Received::Nothing => {}
+            Received::Ping => self.pong(index),
+            Received::Reply { id, result } => self.receive_reply(index, id, result)?,
+            Received::Message(message) => self.receive_message(index, &message)?,
+            Received::Gap { channel, from, to } => {
                 let channel = self.expected(index, channel.as_deref())?;
                 trace!(self, "client {index} hears of a gap in {} from {from:?} to {to}", self.names[channel]);
                 self.counts.gaps += 1;
@@ -242,7 +242,7 @@ impl World {
                 let at = self.truth.hear_gap(channel, at, self.clients[index].policy, from, to, self.now_ms)?;
                 self.clients[index].heard.insert(channel, at);
             }
-            Heard::Positions(list) => {
+            Received::Positions(list) => {
                 for (name, at) in list {
                     self.hear_position(index, name.as_deref(), at)?;
                 }
@@ -256,10 +256,10 @@ impl World {
         let conn = *conn;
         self.counts.pings += 1;
         let after = self.delay(10);
-        self.schedule(after, Event::Heard { life: self.life, conn });
+        self.schedule(after, Event::Received { life: self.life, conn });
     }
 
-    fn hear_message(&mut self, index: usize, message: &Message) -> Check {
+    fn receive_message(&mut self, index: usize, message: &Message) -> Check {
         let channel = self.expected(index, message.channel.as_deref())?;
         let at = self.stands(index, channel)?;
         let position = message.position.map_or_else(|| message.stamp(), Ok)?;
@@ -267,7 +267,7 @@ impl World {
         if !message.is(self.truth.publication(channel, position)?) {
             return Err(format!("not what was published at {position}: {message:?}"));
         }
-        let at = self.truth.hear_message(channel, at, self.clients[index].policy, position, self.now_ms)?;
+        let at = self.truth.receive_message(channel, at, self.clients[index].policy, position, self.now_ms)?;
         self.clients[index].heard.insert(channel, at);
         self.counts.messages += 1;
         Ok(())
@@ -285,7 +285,7 @@ impl World {
         Ok(())
     }
 
-    fn hear_reply(&mut self, index: usize, id: u64, result: Result<Value, String>) -> Check {
+    fn receive_reply(&mut self, index: usize, id: u64, result: Result<Value, String>) -> Check {
         let Some(link) = &mut self.clients[index].link else { return Ok(()) };
         let Some((want, floor)) = link.asked.remove(&id) else {
             return Err(format!("a reply to {id}, but no command has this id"));

@@ -46,7 +46,7 @@ pub enum Event {
         life: u32,
         conn: ConnId,
     },
-    Heard {
+    Received {
         life: u32,
         conn: ConnId,
     },

@@ -235,7 +235,7 @@ impl World {
                 }
             }
             Event::Receive { life: l, conn } if l == life => self.receive(conn)?,
-            Event::Heard { life: l, conn } if l == life => self.hub.heard(conn),
+            Event::Received { life: l, conn } if l == life => self.hub.heard(conn),
             Event::Disconnect { life: l, conn } if l == life => {
                 self.hub.disconnect(conn);
                 self.wires.forget(conn);

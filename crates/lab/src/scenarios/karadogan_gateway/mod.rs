@@ -116,7 +116,7 @@ impl Experiment for KaradoganGateway {
             .with_context(|| format!("{}; the gateway's log ends:\n{}", choice.mode.name(), gateway.log_tail()))?;
         let series = sampler.finish();
         for step in &steps {
-            bench.say(&tables::say(choice.mode, step, &cpu_percent(&series, step)));
+            bench.note(&tables::describe(choice.mode, step, &cpu_percent(&series, step)));
         }
         let judges = bench.form != Form::Quick && !placement.is_shared;
         tables::tables(choice.mode, &steps, &series, judges).into_iter().try_for_each(|table| bench.table(table))

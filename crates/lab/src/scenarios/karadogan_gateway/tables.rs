@@ -309,7 +309,7 @@ fn promises(mode: Mode, steps: &[Step], judges: bool) -> Table {
 }
 
 /// Returns a one-line summary for the console.
-pub fn say(mode: Mode, step: &Step, cpu: &[f64]) -> String {
+pub fn describe(mode: Mode, step: &Step, cpu: &[f64]) -> String {
     let of = |histogram: &Histogram| {
         let ms = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{:.2}", us / 1000.0));
         format!("{} / {} ms", ms(histogram.mean_us()), ms(histogram.quantile_us(0.99).map(|us| us as f64)))

@@ -28,7 +28,7 @@ use slab::Slab;
 use carried::Carrier;
 pub use carried::{SessionCarrier, SessionCarriers};
 
-use super::{Guests, lane::Out};
+use super::{AdmittedSession, lane::Out};
 use crate::{
     SocketMetrics,
     datagram::{DatagramSender, OPEN_TIMEOUT, SILENCE_MAX},
@@ -80,7 +80,7 @@ struct Entry {
     id: PeerId,
     carrier: Carrier,
     /// `None` once the session has begun.
-    guests: Option<Guests>,
+    admitted: Option<AdmittedSession>,
     lanes: [Out; 2],
     has_latest: bool,
     is_read: bool,
@@ -153,27 +153,27 @@ impl Peers {
     /// Creates a peer for an offer and returns the SDP answer.
     ///
     /// Errors: `bad_request` for an invalid offer; `unavailable` if the shard is full.
-    pub fn answer(&mut self, offer: &str, guests: Guests, now: Instant) -> Result<String, Error> {
+    pub fn answer(&mut self, offer: &str, admitted: AdmittedSession, now: Instant) -> Result<String, Error> {
         if self.is_full() {
             return Err(Error::new(Code::Unavailable, "this server has its maximum number of peers; try again later"));
         }
         let (peer, answer) = Peer::answer(offer, &self.candidates, now)
             .map_err(|error| Error::new(Code::BadRequest, error.to_string()))?;
         let ufrag = peer.ufrag().into();
-        let id = self.add(Carrier::Peer(peer), guests, Some(now + OPEN_TIMEOUT), now);
+        let id = self.add(Carrier::Peer(peer), admitted, Some(now + OPEN_TIMEOUT), now);
         self.by_ufrag.insert(ufrag, id.slot);
         self.run(id, now, |peer, out| peer.handle_timeout(now, out));
         self.sender.wake();
         Ok(answer)
     }
 
-    fn add(&mut self, carrier: Carrier, guests: Guests, ends: Option<Instant>, now: Instant) -> PeerId {
+    fn add(&mut self, carrier: Carrier, admitted: AdmittedSession, ends: Option<Instant>, now: Instant) -> PeerId {
         self.serial = self.serial.wrapping_add(1);
         let id = PeerId { slot: self.entries.vacant_key() as u32, serial: self.serial };
         self.entries.insert(Box::new(Entry {
             id,
             carrier,
-            guests: Some(guests),
+            admitted: Some(admitted),
             lanes: [Out::new(Lane::Session), Out::new(Lane::Latest)],
             has_latest: false,
             is_read: false,
@@ -208,7 +208,7 @@ impl Peers {
                 self.by_address.remove(address);
             }
         }
-        if entry.guests.is_some() && entry.peer().is_some() {
+        if entry.admitted.is_some() && entry.peer().is_some() {
             Metrics::add(&self.metrics.rtc_failed, 1);
         }
         self.events.push_back((id, PeerEvent::Gone(entry.lanes.each_ref().map(|out| out.conn))));

@@ -80,7 +80,7 @@ pub async fn adopt(
         };
         if let Err(error) = shard.subscribe(id, &request.starts(), request.policy, preamble).await {
             if session {
-                event_loop.say(id, &encode_reply(0, &Err(error)));
+                event_loop.send_text(id, &encode_reply(0, &Err(error)));
             } else {
                 shard.with(|hub, sockets| hub.send(id, &head, sockets));
                 event_loop.close(id, CloseFrame { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 pub use item::{Data, Gap, Item, Message, Positions, after, parts};
 pub use read_options::{Http, ReadOptions, ReaderKind};
-pub use session::{Heard, SUBPROTOCOL, Session};
+pub use session::{Received, SUBPROTOCOL, Session};
 
 use crate::server::{BOUND, Server};
 

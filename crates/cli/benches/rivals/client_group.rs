@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const STILL: Duration = Duration::from_millis(300);
 
 /// Subscribers with their received messages, and publishers.
-pub struct Crowd {
+pub struct ClientGroup {
     epoll: rustix::fd::OwnedFd,
     readers: Vec<Reader>,
     publishers: Vec<Client>,
@@ -40,7 +40,7 @@ struct Reader {
     next: u64,
 }
 
-impl Crowd {
+impl ClientGroup {
     /// `are_answered`: the server answers publications, so that publishers read, too.
     pub fn new(readers: Vec<Client>, publishers: Vec<Client>, are_answered: bool) -> anyhow::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

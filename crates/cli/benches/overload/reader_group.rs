@@ -15,7 +15,7 @@ use rustix::{
 
 use crate::{
     figures::{Ages, quantile_ms},
-    reader::{Next, Reader, Tally, Wish},
+    reader::{Next, Reader, ReaderOptions, Tally},
     upstream::Upstream,
 };
 
@@ -28,11 +28,11 @@ const SETTLED: Duration = Duration::from_secs(4);
 /// Share of its CPU above which the generator, not the server, limits a run.
 const BOUND_SHARE: f64 = 0.9;
 
-pub struct Crowd {
+pub struct ReaderGroup {
     address: SocketAddr,
     epoll: OwnedFd,
     pub readers: Vec<Reader>,
-    wish: Wish,
+    options: ReaderOptions,
     scratch: Vec<u8>,
     started: Instant,
     ages: Ages,
@@ -67,43 +67,43 @@ pub struct Outcome {
     pub pss_bytes: [u64; 2],
 }
 
-impl Crowd {
-    pub fn new(server: &Server, count: usize, wish: &Wish) -> anyhow::Result<Self> {
+impl ReaderGroup {
+    pub fn new(server: &Server, count: usize, options: &ReaderOptions) -> anyhow::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut readers = Vec::with_capacity(count);
         for i in 0..count {
-            let reader = Reader::new(server.address, wish.clone())?;
+            let reader = Reader::new(server.address, options.clone())?;
             watch(&epoll, &reader, i)?;
             readers.push(reader);
         }
-        let mut crowd = Self {
+        let mut group = Self {
             address: server.address,
             epoll,
             readers,
-            wish: wish.clone(),
+            options: options.clone(),
             scratch: vec![0; 256 * 1024],
             started: Instant::now(),
             ages: Ages::new(Duration::from_secs(1)),
             tally: Tally::default(),
         };
-        while !crowd.readers.iter().all(Reader::is_connected) {
-            ensure!(crowd.started.elapsed() < PATIENCE, "not all readers were accepted");
-            crowd.receive(Duration::from_millis(5))?;
+        while !group.readers.iter().all(Reader::is_connected) {
+            ensure!(group.started.elapsed() < PATIENCE, "not all readers were accepted");
+            group.receive(Duration::from_millis(5))?;
         }
-        Ok(crowd)
+        Ok(group)
     }
 
     /// Keeps [`IN_FLIGHT`] publications in flight. Returns the deliveries per second and the number of the next
     /// message.
     pub fn closed_loop(&mut self, upstream: &mut Upstream, seconds: f64) -> anyhow::Result<(f64, u64)> {
         self.begin(Duration::from_secs(1));
-        let (end, first) = (Duration::from_secs_f64(seconds), self.wish.first);
+        let (end, first) = (Duration::from_secs_f64(seconds), self.options.first);
         let copies = self.readers.len() as u64;
         let mut sent = first;
         while self.started.elapsed() < end {
             let seen = first + (self.tally.delivered + self.tally.told_lost) / copies;
             while sent < seen + IN_FLIGHT {
-                upstream.send(sent, self.now_us(), self.wish.bytes, &mut self.readers)?;
+                upstream.send(sent, self.now_us(), self.options.bytes, &mut self.readers)?;
                 sent += 1;
             }
             upstream.turn()?;
@@ -125,13 +125,13 @@ impl Crowd {
         mut goes_on: impl FnMut(u64) -> bool,
     ) -> anyhow::Result<()> {
         self.begin(Duration::from_secs(1));
-        let first = self.wish.first;
+        let first = self.options.first;
         let copies = self.readers.len() as u64;
         let mut sent = first;
         while goes_on(self.tally.delivered) {
             if self.tally.delivered + self.tally.told_lost >= (sent - first) * copies {
                 for n in sent..sent + size {
-                    upstream.send(n, self.now_us(), self.wish.bytes, &mut self.readers)?;
+                    upstream.send(n, self.now_us(), self.options.bytes, &mut self.readers)?;
                 }
                 sent += size;
             }
@@ -150,7 +150,7 @@ impl Crowd {
         let end = Duration::from_secs_f64(load.seconds);
         let interval = Duration::from_secs_f64(1.0 / load.per_s);
         let stall = load.stall.map(|(at, long)| (Duration::from_secs_f64(at), Duration::from_secs_f64(at + long)));
-        let mut sent = self.wish.first;
+        let mut sent = self.options.first;
         let mut due = Duration::ZERO;
         let (mut held_back, mut late) = (0, Histogram::default());
         let mut pss_first = None;
@@ -166,7 +166,7 @@ impl Crowd {
                 late.record_us((now - due).as_micros() as u64);
             }
             while due <= now && upstream.has_room() {
-                upstream.send(sent, due.as_micros() as u64, self.wish.bytes, &mut self.readers)?;
+                upstream.send(sent, due.as_micros() as u64, self.options.bytes, &mut self.readers)?;
                 sent += 1;
                 due += interval;
             }
@@ -192,7 +192,7 @@ impl Crowd {
         Ok(Outcome {
             ages: self.ages,
             tally: self.tally,
-            sent: sent - self.wish.first,
+            sent: sent - self.options.first,
             held_back,
             deliveries_per_s: delivered as f64 / took.as_secs_f64(),
             cpu_us: used.cpu_ns as f64 / 1000.0 / delivered.max(1) as f64,
