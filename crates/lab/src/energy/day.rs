@@ -107,8 +107,8 @@ mod tests {
         (of(MESSAGE), of(SILENCE))
     }
 
-    /// Somogyi's counts, as corrected: 21,600 polls and 2,763 empty answers. The thesis's day has a poll at its end; this
-    /// model stops before it.
+    /// Somogyi's counts, as corrected: 21,600 polls and 2,763 empty answers. The day of the thesis has a poll at its
+    /// end; this model stops before it.
     #[test]
     fn daily_event_counts_match_hand_calculation() {
         assert_eq!(count(DeliveryMethod::Poll { every_s: 4.0 }, DRIVE), (700, 20_899));
