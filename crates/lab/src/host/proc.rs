@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn process_name_may_contain_parentheses_and_spaces() {
-        let line = "4242 (a) R (b c) S 17 4242 9193 0 -1 4194304 100 2 0 0 11 12 13 14 20 0 5 0 613251 3133440 387 18446744073709551615";
+        let line = "4242 (a) R (b c) S 17 4242 9193 0 -1 4194304 100 2 0 0 11 12 13 14 20 0 5 0 613251 3133440 387 18446744073709551615 1 1 0 0 0 0 0 4096 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0";
         let stat = Stat::parse(line).unwrap();
         assert_eq!((stat.name.as_str(), stat.parent, stat.is_zombie), ("a) R (b c", 17, false));
         assert!(!stat.is_kernel && Stat::parse(&line.replace("4194304", "69238848")).unwrap().is_kernel);
