@@ -49,34 +49,34 @@ test_of() { echo cargo test --quiet --locked -p "millrace-$1" "${@:2}"; }
 
 without "a ticket of somebody else" crates/protocol/src/ticket.rs \
     'signed\.map_err\(' 'Some(()).ok_or(signed).map_err(' \
-    $(test_of protocol --lib a_ticket_is_good_for_its_subject_alone)
+    $(test_of protocol --lib ticket_is_valid_only_for_its_subject)
 without "a subscription beyond the grant" crates/protocol/src/channel.rs \
     'held == "\+" && level != "#"' 'held == "+"' \
-    $(test_of protocol --lib a_pattern_covers_what_it_matches_all_of)
+    $(test_of protocol --lib pattern_covers_only_patterns_inside_it)
 without "pages of other origins read answers" crates/transport/src/admission/access/origin.rs \
-    'Origin::Foreign => Shown::Refusal' 'Origin::Foreign => Shown::Answer { with_cookies: false }' \
-    $(test_of transport --test it pages_of_allowed_origins_may_read_and_others_may_not)
-without "passwords of engines" crates/engine/src/lib.rs \
+    'Origin::Foreign => CorsAccess::Refusal' 'Origin::Foreign => CorsAccess::Answer { with_cookies: false }' \
+    $(test_of transport --test it only_allowed_origins_may_read)
+without "passwords of engines" crates/engine/src/shown_url.rs \
     'rest\.rsplit_once\(.@.\)\.map_or\(rest, \|\(_, rest\)\| rest\)' 'rest' \
-    $(test_of cli --test it passwords_of_engines_and_secrets_are_shown_by_no_command_and_no_error)
+    $(test_of cli --test it secrets_are_in_no_output_and_no_error)
 without "buffers of half-sent requests" crates/transport/src/serve/write_timeout.rs \
     'this\.hold\(buf\.capacity\(\)\)\?;' '' \
-    $(test_of transport --lib a_large_buffer_counts_as_long_as_its_connection)
+    $(test_of transport --lib large_buffer_is_counted_until_connection_ends)
 without "the scheme of an origin" crates/transport/src/admission/access/origin.rs \
     'is_same_scheme = !access\.is_https' 'is_same_scheme = true' \
-    $(test_of transport --test it a_page_of_http_is_foreign_to_a_server_of_https)
+    $(test_of transport --test it http_page_is_foreign_to_https_server)
 without "a second Host" crates/transport/src/admission/access/origin.rs \
     'if named\.next\(\)\.is_some\(\)' 'if false' \
-    $(test_of transport --test it a_request_names_exactly_one_host)
+    $(test_of transport --test it request_must_name_exactly_one_host)
 without "answers to forged addresses" crates/rtc/src/connection.rs \
     'const AMPLIFICATION_MAX: usize = 3;' 'const AMPLIFICATION_MAX: usize = 3000;' \
     $(test_of rtc --lib unproven_address_receives_little)
 without "libraries in the log" crates/server/src/log.rs \
     'format!\("\{OWN\}=\{part\}"\)' 'part.to_owned()' \
-    $(test_of cli --test it whatever_peers_send_is_no_warning)
+    $(test_of cli --test it peer_input_never_logs_a_warning)
 without "the depth of JSON" crates/protocol/src/publication.rs \
     '&& depth\(json\) > JSON_DEPTH_MAX' '&& false' \
-    $(test_of transport --test it json_that_is_too_deep_for_clients_is_no_json)
+    $(test_of transport --test it too_deep_json_is_refused)
 
 rm -f "$log"
 printf '%d passed, %d failed\n' $bitten $toothless

@@ -3,7 +3,7 @@
 # parser (see ../README.md).
 source "$(dirname "$0")/../common.sh"
 command -v node >/dev/null || skip "Node.js is not here"
-[ -e "$root/sdk/node_modules/eventsource-parser" ] || skip "sdk/typescript/node_modules is not there: \`make sdk\` first"
+[ -e "$root/sdk/typescript/node_modules/eventsource-parser" ] || skip "sdk/typescript/node_modules is not there: \`make sdk\` first"
 chromium=${CHROMIUM:-/usr/bin/chromium}
 [ -x "$chromium" ] || skip "Chromium is not at $chromium (CHROMIUM=.. names one)"
 CHROMIUM=$chromium timeout "${LIMIT_S:-300}" node "$conformance/eventstream/run.mjs" "$binary"

@@ -2,7 +2,7 @@
 # Sends invalid tokens, made by a third-party library, to every endpoint of the real binary (see ../README.md).
 source "$(dirname "$0")/../common.sh"
 command -v node >/dev/null || skip "Node.js is not here"
-[ -e "$root/sdk/node_modules/jose" ] || skip "sdk/typescript/node_modules is not there: \`make sdk\` first"
+[ -e "$root/sdk/typescript/node_modules/jose" ] || skip "sdk/typescript/node_modules is not there: \`make sdk\` first"
 
 # Creates keys of every type, a configuration with the public keys, and keys.json with the private keys and the secret.
 node "$conformance/jwt/keys.mjs" "$work"

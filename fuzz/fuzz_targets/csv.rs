@@ -13,16 +13,16 @@ use millrace_simulate::{
 
 fuzz_target!(|data: &[u8]| {
     let records = read(data);
-    assert_eq!(same(&records), same(&read(InPieces(data))), "however the file arrives");
+    assert_eq!(same(&records), same(&read(InPieces(data))), "the pieces of the file do not matter");
     let mut before = 0;
     for record in &records {
-        assert!(record.timestamp >= before, "time goes on");
+        assert!(record.timestamp >= before, "times do not decrease");
         before = record.timestamp;
         assert!(record.gps_latitude.abs() <= 90.0 && record.gps_longitude.abs() <= 180.0, "{record:?}");
         assert!((0.0..=150.0).contains(&record.speed), "{record:?}");
         assert!(record.heading.is_none_or(|heading| (0.0..360.0).contains(&heading)), "{record:?}");
         let json = serde_json::to_string(record).expect("JSON");
-        assert!(!json.contains("null"), "no field is without a value: {json}");
+        assert!(!json.contains("null"), "every field has a value: {json}");
     }
     if records.is_empty() {
         return;
@@ -55,7 +55,7 @@ fn explained(error: &ReplayError) {
     match error {
         ReplayError::Line { line, what } => assert!(*line > 0 && !what.is_empty(), "{error}"),
         ReplayError::Header(_) | ReplayError::Empty => {}
-        ReplayError::Read(error) => panic!("nothing is wrong with the file: {error}"),
+        ReplayError::Read(error) => panic!("reading a buffer cannot fail: {error}"),
     }
 }
 

@@ -7,7 +7,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
 use millrace_client::subscription::lines::{Event, Events, Lines};
 use millrace_protocol::{
-    ChannelName, Epoch, Form, Gap, Kind, Position, Publication, PublicationHead, form::xml, websocket,
+    ChannelName, Encoding, Epoch, Gap, Kind, Position, Publication, PublicationHead, encoding::xml, websocket,
 };
 use roxmltree::{Document, Node};
 use serde_json::{Value, value::RawValue};
@@ -29,23 +29,23 @@ fuzz_target!(|input: Input<'_>| {
     let kind = if is_looked_at || found == Kind::Binary { found } else { Kind::Utf8 };
     let head = PublicationHead { offset, time_ms, key: key.map(Into::into), expires_ms: None, kind };
     let publication = Publication::new(head, data);
-    let encoded = |form: Form| {
+    let encoded = |encoding: Encoding| {
         let mut out = Vec::new();
-        form.encode(&mut out, &channel, Epoch(epoch), &publication);
+        encoding.encode(&mut out, &channel, Epoch(epoch), &publication);
         out
     };
     let position = Position { epoch: Epoch(epoch), offset };
-    for form in [Form::Ndjson, Form::NdjsonMany] {
-        let line = encoded(form);
+    for encoding in [Encoding::Ndjson, Encoding::NdjsonMany] {
+        let line = encoded(encoding);
         assert_eq!(lines(&line).len(), 1, "one line, whole: {line:?}");
         envelope(&line, position, &publication);
     }
-    sse(&encoded(Form::Sse), position, &publication);
-    let many = encoded(Form::SseMany);
+    sse(&encoded(Encoding::Sse), position, &publication);
+    let many = encoded(Encoding::SseMany);
     let [event] = &events(&many)[..] else { panic!("one event: {many:?}") };
     envelope(event.data.as_deref().unwrap_or_default().as_bytes(), position, &publication);
 
-    let bare = encoded(Form::Bare);
+    let bare = encoded(Encoding::Bare);
     let mut expected = Vec::new();
     let opcode = if kind == Kind::Binary { websocket::BINARY } else { websocket::TEXT };
     websocket::encode(&mut expected, opcode, publication.data());

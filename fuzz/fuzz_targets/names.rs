@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use libfuzzer_sys::fuzz_target;
 use millrace_protocol::{
-    ChannelName, Code, Grant, NAME_BYTES_MAX, Pattern, Position, Right, Since, session::Target, websocket::Deflate,
+    ChannelName, Code, Grant, NAME_BYTES_MAX, Pattern, Permission, Position, Since, session::Target, websocket::Deflate,
 };
 
 /// Maximum number of names that a pattern is tested with.
@@ -32,7 +32,7 @@ fuzz_target!(|text: &str| {
 fn position(text: &str) {
     let Ok(position) = text.parse::<Position>() else { return };
     let shown = position.to_string();
-    assert_eq!(shown.parse::<Position>().expect("what is shown is read"), position);
+    assert_eq!(shown.parse::<Position>().expect("a formatted position can be parsed"), position);
     let mut written = Vec::new();
     position.write(&mut written);
     assert_eq!(written, shown.as_bytes());
@@ -95,10 +95,10 @@ fn name(text: &str) -> Option<Target> {
 fn covers(held: &Pattern, asked: &Target) {
     let (held_levels, asked_levels) = (levels(held.as_str()), levels(asked.as_str()));
     let mut grant = Grant::nothing();
-    grant.allow(Right::History, held.clone());
+    grant.allow(Permission::History, held.clone());
     let is_covered = held.covers(asked.as_str());
-    assert_eq!(grant.check(Right::History, asked).is_ok(), is_covered);
-    assert!(grant.check(Right::Publish, asked).is_err());
+    assert_eq!(grant.check(Permission::History, asked).is_ok(), is_covered);
+    assert!(grant.check(Permission::Publish, asked).is_err());
     if let Target::Channel(name) = asked {
         assert_eq!(held.matches(name.as_str()), is_covered, "a name is covered if it matches");
     }

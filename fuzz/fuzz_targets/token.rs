@@ -16,7 +16,7 @@ use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use hmac::{Hmac, KeyInit, Mac};
 use libfuzzer_sys::fuzz_target;
 use millrace_fuzz::file;
-use millrace_protocol::{Code, Error, Grant, Pattern, Right};
+use millrace_protocol::{Code, Error, Grant, Pattern, Permission};
 use millrace_server::{
     auth::{ApiKey, Auth, Config, Rights, encode_hash, hash_api_key},
     config::Secret,
@@ -58,7 +58,7 @@ fn config() -> Config {
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
-        Poll::Pending => panic!("a verdict waits for something"),
+        Poll::Pending => panic!("a verification waits for something"),
     }
 }
 
@@ -70,7 +70,7 @@ fn verify(auth: &Auth, token: &str) -> Result<Arc<Grant>, Error> {
     if let Err(error) = &verdict {
         assert_eq!(error.code, Code::Unauthorized, "{error}");
         let told = token.split('.').find(|part| is_secret(part, 16) && error.detail.contains(*part));
-        assert!(told.is_none(), "an error tells of the token: {error}");
+        assert!(told.is_none(), "an error contains a part of the token: {error}");
     }
     verdict
 }
@@ -87,7 +87,7 @@ fn unsigned(auth: &Auth, text: &str) {
             let (message, signed) = text.rsplit_once('.')?;
             (BASE64_URL_SAFE_NO_PAD.encode(sign(message)) == signed).then_some(())
         };
-        assert!(text == API_KEY || is_signed().is_some(), "nobody has signed {text:?}: {grant:?}");
+        assert!(text == API_KEY || is_signed().is_some(), "{text:?} is not signed, and was accepted: {grant:?}");
     }
 }
 
@@ -143,16 +143,18 @@ fn message(header: &str, claims: &str) -> String {
 /// Returns the rules that the claims grant.
 ///
 /// Source: docs/reference/tokens.md, "What a token says".
-fn rules(claims: &Value) -> Vec<(Right, Pattern)> {
-    let said = |right: Right| match &claims["millrace"] {
+fn rules(claims: &Value) -> Vec<(Permission, Pattern)> {
+    let said = |permission: Permission| match &claims["millrace"] {
         Value::Null => {
-            if right == Right::Publish {
+            if permission == Permission::Publish {
                 vec!["cars/{sub}/#"]
             } else {
                 vec![]
             }
         }
-        rights => rights[right.name()].as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+        permissions => {
+            permissions[permission.name()].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+        }
     };
     let subject = claims["sub"].as_str();
     let fill = |pattern: &str| {
@@ -162,8 +164,11 @@ fn rules(claims: &Value) -> Vec<(Right, Pattern)> {
             false => pattern.to_owned(),
         }
     };
-    let rule = |right: Right| move |pattern: &str| (right, Pattern::parse(&fill(pattern)).expect("a good pattern"));
-    let rules: Vec<_> = Right::ALL.into_iter().flat_map(|right| said(right).into_iter().map(rule(right))).collect();
+    let rule = |permission: Permission| {
+        move |pattern: &str| (permission, Pattern::parse(&fill(pattern)).expect("a good pattern"))
+    };
+    let rules: Vec<_> =
+        Permission::ALL.into_iter().flat_map(|permission| said(permission).into_iter().map(rule(permission))).collect();
     assert!(rules.len() <= RULES_MAX);
     rules
 }
@@ -179,11 +184,12 @@ fn keys(text: &str, header: &str, claims: &str) {
     let auth = match Auth::new(&config, &Default::default(), || NOW_S) {
         Ok(auth) => auth,
         Err(error) => {
+            let error = error.to_string();
             let told = text.split(['"', '\n']).find(|word| is_secret(word, 32) && error.contains(*word));
             return assert!(told.is_none(), "{error}");
         }
     };
-    assert!(auth.anonymous().rules().is_empty(), "who has configured a key has closed the door");
+    assert!(auth.anonymous().rules().is_empty(), "with a key, a client without a token has no permission");
     let kid = serde_json::from_str::<Value>(text).map(|set| set["keys"][0]["kid"].clone()).unwrap_or_default();
     let headers = ["HS256", "RS256", "ES256", "EdDSA"]
         .map(|alg| serde_json::json!({ "alg": alg, "kid": kid }).to_string())
@@ -193,7 +199,7 @@ fn keys(text: &str, header: &str, claims: &str) {
         for length in [0, 32, 64, 256] {
             let signed = BASE64_URL_SAFE_NO_PAD.encode(&[0x5a; 256][..length]);
             let token = format!("{}.{signed}", message(&header, claims));
-            assert!(verify(&auth, &token).is_err(), "{text} has not signed {header} {claims}");
+            assert!(verify(&auth, &token).is_err(), "{text} verified a token of another key: {header} {claims}");
         }
     }
 }

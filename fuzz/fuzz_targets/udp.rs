@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use millrace_fuzz::world::{self, CHANNELS_MAX, MESSAGE_BYTES_MAX};
 use millrace_protocol::{
-    ChannelName, Grant, Right,
+    ChannelName, Grant, Permission,
     session::{Target, decode_publish},
 };
 use serde_json::Value;
@@ -34,7 +34,7 @@ fn is_good(datagram: &[u8], grant: &Grant) -> bool {
     if datagram.len() > DATAGRAM_BYTES_MAX {
         return false;
     }
-    let may = |channel| grant.check(Right::Publish, &Target::Channel(channel)).is_ok();
+    let may = |channel| grant.check(Permission::Publish, &Target::Channel(channel)).is_ok();
     if let Ok((channel, publication)) = decode_publish(text) {
         return publication.data.len() <= MESSAGE_BYTES_MAX && may(channel);
     }

@@ -9,7 +9,7 @@
 use std::io::{self, Read, Write};
 
 use libfuzzer_sys::fuzz_target;
-use millrace_protocol::websocket::{Accept, BINARY, Broken, Decoder, Deflate, Message, encode};
+use millrace_protocol::websocket::{BINARY, CloseFrame, Decoder, DecoderLimits, Deflate, Message, encode};
 use tungstenite::protocol::{Role, WebSocket, WebSocketConfig};
 
 const LIMITS: [usize; 4] = [10, 200, 4096, 1 << 18];
@@ -21,7 +21,7 @@ const CONTROL_BYTES_MAX: usize = 125;
 const INFLATED_BYTES_FREE: usize = 4096;
 
 #[derive(Debug, PartialEq, Eq)]
-enum Heard {
+enum Received {
     Text(String),
     Binary(Vec<u8>),
     Ping(Vec<u8>),
@@ -32,62 +32,66 @@ enum Heard {
 fuzz_target!(|data: &[u8]| {
     let [choices, cut, bytes @ ..] = data else { return };
     let message_bytes_max = LIMITS[usize::from(choices >> 1) % LIMITS.len()];
-    let mut accept = Accept::new(message_bytes_max, choices & 1 == 1);
+    let mut limits = DecoderLimits::new(message_bytes_max, choices & 1 == 1);
     // Messages with more fragments or a higher inflate ratio are refused. The reference implementation has no such
     // limits.
-    if accept.deflate && choices & 8 == 8 {
-        (accept.fragments_max, accept.inflate_ratio_max) = (3, 10);
+    if limits.deflate && choices & 8 == 8 {
+        (limits.fragments_max, limits.inflate_ratio_max) = (3, 10);
     }
-    let whole = hear(bytes, accept, |rest| rest);
+    let whole = decode(bytes, limits, |rest| rest);
     let mut seed = u32::from(*cut);
-    let in_pieces = hear(bytes, accept, |rest| {
+    let in_pieces = decode(bytes, limits, |rest| {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         rest.min(1 + (seed >> 16) as usize % (1 + usize::from(*cut)))
     });
     assert_eq!(whole, in_pieces);
-    assert_eq!(whole, hear(bytes, accept, |_| 1));
-    if !accept.deflate {
+    assert_eq!(whole, decode(bytes, limits, |_| 1));
+    if !limits.deflate {
         compare(&whole, &tungstenite(bytes, message_bytes_max));
     }
     round_trip(bytes, 8 + cut % 8);
 });
 
 /// Decodes the bytes in pieces. `step` receives the number of remaining bytes and returns the size of the next piece.
-fn hear(bytes: &[u8], accept: Accept, mut step: impl FnMut(usize) -> usize) -> (Vec<Heard>, Option<Broken>) {
-    let (mut decoder, mut heard) = (Decoder::default(), Vec::new());
+fn decode(
+    bytes: &[u8],
+    limits: DecoderLimits,
+    mut step: impl FnMut(usize) -> usize,
+) -> (Vec<Received>, Option<CloseFrame>) {
+    let (mut decoder, mut received) = (Decoder::default(), Vec::new());
     let sent_bytes = bytes.len();
     let mut bytes = bytes.to_vec();
     let mut rest = &mut bytes[..];
-    while !rest.is_empty() && !matches!(heard.last(), Some(Heard::Close)) {
+    while !rest.is_empty() && !matches!(received.last(), Some(Received::Close)) {
         let (now, later) = rest.split_at_mut(step(rest.len()));
-        let decoded = decoder.decode(now, accept, |message| {
-            heard.push(match message {
-                Message::Text(text) => Heard::Text(text.into()),
-                Message::Binary(data) => Heard::Binary(data.into()),
-                Message::Ping(data) => Heard::Ping(data.into()),
-                Message::Pong => Heard::Pong,
-                Message::Close(_) => Heard::Close,
+        let decoded = decoder.decode(now, limits, |message| {
+            received.push(match message {
+                Message::Text(text) => Received::Text(text.into()),
+                Message::Binary(data) => Received::Binary(data.into()),
+                Message::Ping(data) => Received::Ping(data.into()),
+                Message::Pong => Received::Pong,
+                Message::Close(_) => Received::Close,
             });
-            let length = match heard.last() {
-                Some(Heard::Text(text)) => text.len(),
-                Some(Heard::Binary(data)) => data.len(),
+            let length = match received.last() {
+                Some(Received::Text(text)) => text.len(),
+                Some(Received::Binary(data)) => data.len(),
                 _ => 0,
             };
-            let inflated_bytes_max = accept.inflate_ratio_max.saturating_mul(sent_bytes).max(INFLATED_BYTES_FREE);
-            let bytes_max = accept.message_bytes_max.min(inflated_bytes_max);
+            let inflated_bytes_max = limits.inflate_ratio_max.saturating_mul(sent_bytes).max(INFLATED_BYTES_FREE);
+            let bytes_max = limits.message_bytes_max.min(inflated_bytes_max);
             assert!(length <= bytes_max, "{length} bytes in one message");
             true
         });
-        if let Err(broken) = decoded {
-            assert!(matches!(broken.code, 1002 | 1007 | 1009), "{broken:?}");
-            return (heard, Some(broken));
+        if let Err(close) = decoded {
+            assert!(matches!(close.code, 1002 | 1007 | 1009), "{close:?}");
+            return (received, Some(close));
         }
         // Twice the limit, because buffers grow by doubling.
-        let bound = 2 * (accept.message_bytes_max + HEADS_BYTES);
+        let bound = 2 * (limits.message_bytes_max + HEADS_BYTES);
         assert!(decoder.buffered_bytes() <= bound, "{} bytes are buffered", decoder.buffered_bytes());
         rest = later;
     }
-    (heard, None)
+    (received, None)
 }
 
 /// A stream over the input that discards all writes.
@@ -110,38 +114,40 @@ impl Write for Sent<'_> {
 }
 
 /// Decodes with tungstenite. The flag is true if tungstenite found an error.
-fn tungstenite(bytes: &[u8], max: usize) -> (Vec<Heard>, bool) {
+fn tungstenite(bytes: &[u8], max: usize) -> (Vec<Received>, bool) {
     use tungstenite::{Error, Message, error::ProtocolError};
     // The limit on frames covers control frames, too. Those may have 125 bytes, whatever the limit on messages.
     let frame_max = Some(max.max(CONTROL_BYTES_MAX));
     let config =
         WebSocketConfig::default().read_buffer_size(4096).max_message_size(Some(max)).max_frame_size(frame_max);
     let mut socket = WebSocket::from_raw_socket(Sent(bytes), Role::Server, Some(config));
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     loop {
-        heard.push(match socket.read() {
-            Ok(Message::Text(text)) => Heard::Text(text.as_str().into()),
-            Ok(Message::Binary(data)) => Heard::Binary(data.to_vec()),
-            Ok(Message::Ping(data)) => Heard::Ping(data.to_vec()),
-            Ok(Message::Pong(_)) => Heard::Pong,
+        received.push(match socket.read() {
+            Ok(Message::Text(text)) => Received::Text(text.as_str().into()),
+            Ok(Message::Binary(data)) => Received::Binary(data.to_vec()),
+            Ok(Message::Ping(data)) => Received::Ping(data.to_vec()),
+            Ok(Message::Pong(_)) => Received::Pong,
             Ok(Message::Close(_)) => {
-                heard.push(Heard::Close);
-                return (heard, false);
+                received.push(Received::Close);
+                return (received, false);
             }
             Ok(Message::Frame(_)) => unreachable!("only ever sent"),
-            Err(Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) | Error::Io(_)) => return (heard, false),
-            Err(_) => return (heard, true),
+            Err(Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) | Error::Io(_)) => {
+                return (received, false);
+            }
+            Err(_) => return (received, true),
         });
     }
 }
 
 /// Compares both results. The decoders may find an error at different bytes, but must not disagree about a data
 /// message.
-fn compare((ours, broken): &(Vec<Heard>, Option<Broken>), (theirs, faulty): &(Vec<Heard>, bool)) {
+fn compare((ours, close): &(Vec<Received>, Option<CloseFrame>), (theirs, faulty): &(Vec<Received>, bool)) {
     let same = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
     let (ours_more, theirs_more) = (&ours[same..], &theirs[same..]);
-    let is_data = |heard: &Heard| matches!(heard, Heard::Text(_) | Heard::Binary(_));
-    match (broken, faulty) {
+    let is_data = |received: &Received| matches!(received, Received::Text(_) | Received::Binary(_));
+    match (close, faulty) {
         (None, false) => assert!(ours_more.is_empty() && theirs_more.is_empty(), "{ours:?} {theirs:?}"),
         // tungstenite validates text by fragment, ours by message: control frames may come in between.
         (_, true) => assert!(!ours_more.iter().any(is_data), "{ours:?} {theirs:?}"),
@@ -166,7 +172,7 @@ fn round_trip(payload: &[u8], bits: u8) {
     };
     frame[1] |= 0x80;
     frame.splice(head..head, [0; 4]);
-    let accept = Accept { inflate_ratio_max: usize::MAX, ..Accept::new(payload.len(), true) };
-    let (heard, broken) = hear(&frame, accept, |rest| rest);
-    assert_eq!((heard, broken), (vec![Heard::Binary(payload.into())], None));
+    let limits = DecoderLimits { inflate_ratio_max: usize::MAX, ..DecoderLimits::new(payload.len(), true) };
+    let (received, close) = decode(&frame, limits, |rest| rest);
+    assert_eq!((received, close), (vec![Received::Binary(payload.into())], None));
 }

@@ -16,7 +16,7 @@ use millrace_delivery::Hub;
 use millrace_engine::{HistoryConfig, MemoryEngine};
 use millrace_node::{Metrics, Router};
 use millrace_protocol::{
-    ChannelName, Code, Epoch, Error, Grant, Kind, NewPublication, Pattern, Right, ticket::TicketKey,
+    ChannelName, Code, Epoch, Error, Grant, Kind, NewPublication, Pattern, Permission, ticket::TicketKey,
 };
 use millrace_transport::{
     Admission, Config, Context, Limits, Listener, Pages, Shard, Sockets,
@@ -101,7 +101,7 @@ impl Guard {
             grant.subject = subject.map(Into::into);
             for pattern in patterns {
                 let pattern = Pattern::parse(pattern).expect("a good pattern");
-                Right::ALL.into_iter().for_each(|right| grant.allow(right, pattern.clone()));
+                Permission::ALL.into_iter().for_each(|permission| grant.allow(permission, pattern.clone()));
             }
             Arc::new(grant)
         };

@@ -5,6 +5,10 @@ import { matches } from '../src/pages/carcare/search.ts';
 import { openCar, test, url } from './page.ts';
 import { serve, simulate } from './server.ts';
 
+// The map is drawn once per second instead of at each frame: without a graphics card, drawing takes most of the
+// processor time of a test. Tests of the map itself turn motion on.
+test.use({ contextOptions: { reducedMotion: 'reduce' } });
+
 const LABELS = { websocket: /WebSocket/, 'http-stream': /HTTP streaming/, sse: /Server-sent/, 'long-poll': /Long polling/, poll: /^Polling/, 'data-channel': /Data channel/ };
 type Name = keyof typeof LABELS;
 interface Received {
@@ -83,6 +87,7 @@ test('a number matches its car, not trouble codes', () => {
 });
 
 test('search finds a car and the map follows', async ({ page, clean }) => {
+  await page.emulateMedia({ reducedMotion: 'no-preference' });
   await openCar(page, '/carcare');
   await expect(page.getByText('6 of 6 live')).toBeVisible();
   await page.getByRole('searchbox').fill('car 4');
@@ -97,7 +102,7 @@ test('search finds a car and the map follows', async ({ page, clean }) => {
 });
 
 test('a click on the map selects a car', async ({ page, clean }) => {
-  await page.emulateMedia({ colorScheme: 'light' });
+  await page.emulateMedia({ colorScheme: 'light', reducedMotion: 'no-preference' });
   await openCar(page, '/carcare');
   await expect(page.getByText('6 of 6 live')).toBeVisible();
   // Position of a drawn car: the center of a patch in the color of cars (map/palette.ts).

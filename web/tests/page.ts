@@ -38,20 +38,27 @@ export const test = base.extend<{ clean: void }>({
 export const WCAG = ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa'];
 export const BEST = [...WCAG, 'best-practice'];
 
+/** The axe rules whose result depends on colors. */
+const COLOR_RULES = ['color-contrast', 'link-in-text-block'];
+
 /** A page of Playwright or of puppeteer. */
 interface Evaluates {
   evaluate(script: string): Promise<unknown>;
   evaluate<Argument, Result>(fn: (argument: Argument) => Promise<Result>, argument: Argument): Promise<Result>;
 }
 
-/** Returns the axe violations of the page. `rules`: axe rules to check in addition to those of `tags`. */
+/**
+ * Returns the axe violations of the page. `rules`: axe rules to check in addition to those of `tags`. A dark page
+ * differs from the light one only in its colors, so only these are checked: the caller checks the light page, too.
+ */
 export async function violations(page: Evaluates, tags: readonly string[] = WCAG, rules: readonly string[] = []): Promise<string[]> {
-  await page.evaluate(axe);
+  const [dark, isLoaded] = (await page.evaluate(`[matchMedia('(prefers-color-scheme: dark)').matches, 'axe' in window]`)) as [boolean, boolean];
+  if (!isLoaded) await page.evaluate(axe);
   return page.evaluate(async ([tags, rules]) => {
     const { axe } = window as unknown as { axe: { run(options: unknown): Promise<{ violations: { id: string; nodes: { html: string; failureSummary: string }[] }[] }> } };
-    const result = await axe.run({ runOnly: tags, rules: Object.fromEntries(rules!.map((rule) => [rule, { enabled: true }])) });
+    const result = await axe.run({ runOnly: tags, resultTypes: ['violations'], rules: Object.fromEntries(rules!.map((rule) => [rule, { enabled: true }])) });
     return result.violations.flatMap((v) => v.nodes.map((node) => `${v.id}: ${node.html.slice(0, 160)} (${node.failureSummary.split('\n')[1]?.trim()})`));
-  }, [tags, rules]);
+  }, dark ? [COLOR_RULES, []] : [tags, rules]);
 }
 
 /** Opens CarCare and waits until its map is drawn and the selected car reports. */

@@ -1,4 +1,5 @@
-// Both pages, light and dark, on a phone and on a desktop: loading, requests to other hosts, and accessibility.
+// The start page, CarCare and the page for unknown addresses, light and dark, on a phone and on a desktop: loading,
+// requests to other hosts, and accessibility.
 import { expect } from '@playwright/test';
 import { BEST, LOOKS, openCar, test, url, violations } from './page.ts';
 

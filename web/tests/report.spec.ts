@@ -43,11 +43,10 @@ for (const { name, ...look } of LOOKS) {
       await report('thorsen-broadcast');
       for (const section of ['At a glance', 'Latency and cost by load', 'Compared with Thorsen (Oslo, 2015)', 'Latency by percentile', 'Second by second', 'Server by server', 'Laws that must hold', 'All points', 'Reproduce this'])
         await expect(page.getByRole('heading', { name: section, level: 2 })).toBeAttached();
-      expect(await violations(page)).toEqual([]);
       expect(await sideways(page), 'no sideways scrolling').toBeLessThanOrEqual(0);
       await page.screenshot({ path: info.outputPath('report.png'), fullPage: true });
 
-      // Checks again with every table open.
+      // With every table open the page shows everything, so axe checks it only then: axe needs seconds for this page.
       await page.locator('details').evaluateAll((all) => all.forEach((one) => ((one as HTMLDetailsElement).open = true)));
       expect(await violations(page)).toEqual([]);
       expect(await sideways(page)).toBeLessThanOrEqual(0);

@@ -31,12 +31,16 @@ const onlyTcp = (context: BrowserContext): Promise<unknown> =>
     } as Set as typeof RTCPeerConnection.prototype.setRemoteDescription;
   });
 
-/** Returns the protocol of the selected candidate pair of each connection of the page. */
+/**
+ * Returns the protocol of the selected candidate pair of each connection of the page. The state of that pair is no
+ * criterion: Chromium reports `in-progress` from each connectivity check until its response.
+ */
 const protocols = (page: Page): Promise<unknown[]> =>
   page.evaluate(async () => {
     const protocolOf = async (connection: RTCPeerConnection): Promise<unknown> => {
       const stats = [...((await connection.getStats()) as unknown as Map<string, Record<string, unknown>>).values()];
-      const pair = stats.find(({ type, state, nominated }) => type === 'candidate-pair' && state === 'succeeded' && nominated);
+      const selected = stats.find(({ type }) => type === 'transport')?.selectedCandidatePairId;
+      const pair = stats.find(({ id }) => id === selected);
       return stats.find(({ id }) => id === pair?.remoteCandidateId)?.protocol;
     };
     return Promise.all([...window.connections].map(protocolOf));

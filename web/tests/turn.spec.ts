@@ -53,8 +53,8 @@ for (const transport of ['udp', 'tcp'] as const) {
       await a.setRemoteDescription(b.localDescription!);
       const back = await echoed;
       const stats = [...((await a.getStats()) as unknown as Map<string, Record<string, unknown>>).values()];
-      const pair = stats.find((stat) => stat.type === 'candidate-pair' && stat.state === 'succeeded' && stat.nominated);
       const side = (id: unknown) => stats.find((stat) => stat.id === id);
+      const pair = side(stats.find((stat) => stat.type === 'transport')?.selectedCandidatePairId);
       const [local, remote] = [side(pair?.localCandidateId), side(pair?.remoteCandidateId)];
       a.close();
       b.close();

@@ -13,7 +13,7 @@ use http::{Method, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_engine::Newest;
 use millrace_protocol::{
-    ChannelName, Code, Error, Kind, NewPublication, Position, Publication, Right, Since, form::xml,
+    ChannelName, Code, Error, Kind, NewPublication, Permission, Position, Publication, Since, encoding::xml,
 };
 use serde_json::Value;
 use tokio::task::coop::consume_budget;
@@ -191,7 +191,7 @@ impl Publisher for CopyPublisher {
 /// `since`.
 async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Result<Response, Error> {
     let channel = channel(car)?;
-    context.admission.caller(parts).await?.may(Right::Subscribe, &channel)?;
+    context.admission.caller(parts).await?.may(Permission::Subscribe, &channel)?;
     let query = Query::parse(parts, &["since"])?;
     let since_ms = query.get("since").unwrap_or("0").parse::<u64>();
     let since_ms = since_ms.map_err(|_| Error::new(Code::BadRequest, "`since` is in milliseconds since 1970"))?;
@@ -212,7 +212,7 @@ async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<Pol
     let wanted = wanted(parts)?;
     let channels = vec![(channel(car)?, since)];
     let policy = Default::default();
-    let ask = ReadRequest {
+    let request = ReadRequest {
         channels,
         many: false,
         until: None,
@@ -222,7 +222,7 @@ async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<Pol
         heartbeat: None,
         subscribe: true,
     };
-    caller.may_read(&ask)?;
+    caller.may_read(&request)?;
     let answer = |read: Read, _: &ReadRequest, wanted| {
         let mut response = read.newest().map_or_else(no_content, |record| sensor_data(record, wanted));
         if let Some((_, Some(Since::Position(end)))) = read.ends().first() {
@@ -230,7 +230,7 @@ async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<Pol
         }
         response
     };
-    polling::begin(&context.shard, &context.admission, parts, caller, ask, wanted, HOLD, answer).await
+    polling::begin(&context.shard, &context.admission, parts, caller, request, wanted, HOLD, answer).await
 }
 
 fn wanted(parts: &Parts) -> Result<ResponseFormat, Error> {

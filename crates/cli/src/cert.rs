@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use millrace_server::tls::dev::{self, Made};
 
+use crate::output;
+
 #[derive(clap::Subcommand)]
 pub enum Command {
     /// Create a certificate for this machine, signed by a local certificate authority
@@ -23,7 +25,8 @@ Example: a certificate for another name, in another folder
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Folder of the authority, the certificate and the keys [default: ~/.local/share/millrace/tls, or below $XDG_DATA_HOME]
+    /// Folder of the authority, the certificate and the keys [default: ~/.local/share/millrace/tls, or below
+    /// $XDG_DATA_HOME]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Additional host name or address of the certificate; may be repeated
@@ -35,10 +38,10 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     let Command::Dev(args) = command;
     let dir = args.dir.unwrap_or_else(dev::default_dir);
     let made = dev::make(&dir, &args.name, false)?;
-    println!("certificate  {}", made.files.cert.display());
-    println!("key          {}", made.files.key.display());
-    println!("names        {}", made.names.join(", "));
-    print!("{}", next_steps(&made));
+    output::line(format_args!("certificate  {}", made.files.cert.display()))?;
+    output::line(format_args!("key          {}", made.files.key.display()))?;
+    output::line(format_args!("names        {}", made.names.join(", ")))?;
+    output::text(next_steps(&made))?;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use crate::serve;
+use crate::{output, serve};
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -20,12 +20,12 @@ pub enum Command {
 
 pub fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Default => print!("{}", millrace_server::config::DEFAULT_TOML),
+        Command::Default => output::text(millrace_server::config::DEFAULT_TOML)?,
         Command::Check(args) => {
             args.load()?;
-            println!("valid");
+            output::line("valid")?;
         }
-        Command::Effective(args) => print!("{}", args.load()?.effective()),
+        Command::Effective(args) => output::text(args.load()?.effective())?,
     }
     Ok(())
 }

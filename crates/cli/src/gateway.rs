@@ -1,17 +1,15 @@
 //! `millrace gateway`: a WebRTC peer that forwards messages between the data channels of other peers.
 
 use std::{
-    io::Write,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
 use anyhow::{Context, ensure};
-use millrace_gateway::{Config, Gateway};
-use millrace_rtc::forward;
+use millrace_gateway::{Config, Gateway, forward};
 use millrace_server::config::address;
 
-use crate::{argument::ArgumentError, number::number, simulate::stop_signal};
+use crate::{argument::ArgumentError, number::number, output, simulate::stop_signal};
 
 const SECRET: &str = "MILLRACE_GATEWAY_SECRET";
 const SECRET_BYTES_MIN: usize = 16;
@@ -83,7 +81,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let secret = std::env::var(SECRET).ok().filter(|secret| !secret.is_empty());
     let config = args.config(secret)?;
     let gateway = Gateway::bind(config).await.with_context(|| format!("cannot listen on {}", args.listen))?;
-    writeln!(std::io::stdout(), "listening on http://{}", gateway.address()?)?;
+    output::line(format_args!("listening on http://{}", gateway.address()?))?;
     tokio::select! {
         () = gateway.run() => Ok(()),
         stopped = stop_signal() => stopped,
@@ -93,14 +91,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 impl Args {
     /// Errors: a flag combination that is insecure without a waiver, or a flag without effect.
     fn config(&self, secret: Option<String>) -> anyhow::Result<Config> {
-        let is_near = self.listen.ip().to_canonical().is_loopback();
+        let is_loopback = self.listen.ip().to_canonical().is_loopback();
         ensure!(
-            is_near || self.behind_proxy || self.insecure_no_tls,
+            is_loopback || self.behind_proxy || self.insecure_no_tls,
             "--listen {}: other machines could connect without TLS; put a proxy that terminates TLS in front and add --behind-proxy, or add --insecure-no-tls",
             self.listen
         );
         ensure!(
-            is_near || secret.is_some() || self.insecure_no_auth,
+            is_loopback || secret.is_some() || self.insecure_no_auth,
             "--listen {}: anyone could join; set {SECRET}, or add --insecure-no-auth",
             self.listen
         );
@@ -119,7 +117,7 @@ impl Args {
             splits: matches!(self.mode, Mode::Demultiplex | Mode::Both),
             window: self.window.unwrap_or(WINDOW),
             bundle_bytes_max: self.bundle_bytes.unwrap_or(BUNDLE_BYTES) as usize,
-            waiting_bytes_max: self.waiting_bytes as usize,
+            queue_bytes_max: self.waiting_bytes as usize,
             peers_max: self.peers as usize,
         };
         Ok(Config { listen: self.listen, forward, secret, origins: self.allow_origin.clone(), public: self.public })
@@ -152,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_this_machine_it_wants_encryption_and_a_secret() {
+    fn remote_peers_require_tls_and_secret() {
         let (long, far) = (Some("0123456789abcdef"), ["--listen", "0.0.0.0:0"]);
         assert!(config(&[], None).is_ok());
         assert!(config(&[], Some("short")).is_err());
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_and_windows() {
+    fn flags_set_mode_and_window() {
         let both = config(&["--mode", "both", "--window", "40ms"], None).expect("good flags").forward;
         assert!(both.gathers && both.splits && both.window == Duration::from_millis(40));
         let plain = config(&[], None).expect("good flags").forward;

@@ -1,13 +1,13 @@
 //! `millrace history`: prints a range of a channel's history and exits.
 
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::ops::ControlFlow;
 
 use clap::Args as ClapArgs;
 use millrace_client::server::Server;
 use millrace_client::subscription::{Range, Update, read_range};
 
-use crate::{login::Login, number::number, retry::Retry, since::since, trust::Trust};
+use crate::{login::Login, number::number, output, retry::Retry, since::since, trust::Trust};
 
 #[derive(Debug, ClapArgs)]
 #[command(
@@ -22,8 +22,8 @@ use crate::{login::Login, number::number, retry::Retry, since::since, trust::Tru
 pub struct Args {
     /// Channel to read
     channel: String,
-    /// Start of the range: a position, earliest, a duration before now such as 10m, or a time such as 2026-11-20T10:00:00Z or
-    /// 2026-11-20T11:00:00.5+01:00
+    /// Start of the range: a position, earliest, a duration before now such as 10m, or a time such as
+    /// 2026-11-20T10:00:00Z or 2026-11-20T11:00:00.5+01:00
     #[arg(long, value_name = "S", default_value = "earliest", value_parser = since)]
     since: String,
     /// End of the range: a position, a time, a duration before now, or now
@@ -48,7 +48,7 @@ pub async fn run(Args { channel, since, until, limit, to, retry, login, trust }:
     let retry_for = retry.retry_for;
     let range = Range { server: to.with_token(login.token()?), channel, since, until, limit, retry_for };
     let mut printed = 0u64;
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = output::buffer();
     let mut print = |update: Update| match update {
         Update::Message(message) => {
             printed += 1;
@@ -61,11 +61,11 @@ pub async fn run(Args { channel, since, until, limit, to, retry, login, trust }:
             }
         }
         Update::Gap(gap) => {
-            eprintln!("{gap}");
+            output::note(gap);
             ControlFlow::Continue(())
         }
         Update::Lost(lost) => {
-            eprintln!("{lost}");
+            output::note(lost);
             ControlFlow::Continue(())
         }
     };
@@ -74,7 +74,7 @@ pub async fn run(Args { channel, since, until, limit, to, retry, login, trust }:
     let _ = out.flush();
     read?;
     if printed == 0 {
-        eprintln!("no history of {} from {} to {}", range.channel, range.since, range.until);
+        output::note(format_args!("no history of {} from {} to {}", range.channel, range.since, range.until));
     }
     Ok(())
 }

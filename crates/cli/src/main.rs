@@ -1,5 +1,10 @@
 //! The `millrace` binary. Each command has its own file; without a command, `serve` runs.
 
+// `output` prints, so that a closed pipe ends a command without a panic.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+// Comments of flags are help texts, which show URLs as they are.
+#![allow(rustdoc::bare_urls)]
+
 mod argument;
 mod cert;
 mod config;
@@ -8,6 +13,7 @@ mod history;
 mod lab;
 mod login;
 mod number;
+mod output;
 mod publish;
 mod retry;
 mod serve;
@@ -125,8 +131,9 @@ fn main() -> ExitCode {
         });
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("millrace: {error:#}");
+            output::note(format_args!("millrace: {error:#}"));
             ExitCode::from(if error.is::<ConfigError>() { EXIT_CONFIG } else { 1 })
         }
     }

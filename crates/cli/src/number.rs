@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_numbers_out_of_range_say_what_was_expected() {
+    fn invalid_number_error_names_expected_range() {
         let from_1 = number::<u32, _>(1..);
         assert_eq!(from_1("7"), Ok(7));
         for bad in ["abc", "0", "-1", "1.5", ""] {

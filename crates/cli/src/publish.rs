@@ -10,7 +10,7 @@ use millrace_client::publish::{AttemptError, HttpPublisher};
 use millrace_client::server::Server;
 use serde::Deserialize;
 
-use crate::{argument::ArgumentError, login::Login, retry::Retry, trust::Trust};
+use crate::{argument::ArgumentError, login::Login, output, retry::Retry, trust::Trust};
 
 /// The server refuses larger messages, so reading stops there.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -28,7 +28,7 @@ pub struct Args {
     /// Key of the message; subscribers with policy `latest` receive only the newest message per key
     #[arg(long)]
     key: Option<String>,
-    /// How long the message stays in history, for example 60s
+    /// Lifetime of the message in history, for example 60s
     #[arg(long, value_name = "TIME", value_parser = ttl)]
     ttl: Option<Duration>,
     /// Require valid JSON [default: JSON if the message parses as JSON, otherwise text]
@@ -53,7 +53,7 @@ struct Answer {
 pub async fn run(mut args: Args) -> anyhow::Result<()> {
     args.trust.decide()?;
     args.to = args.to.with_token(args.login.clone().token()?);
-    let mut publisher = HttpPublisher::new(args.retry.retry_for, |lost| eprintln!("{lost}"))?;
+    let mut publisher = HttpPublisher::new(args.retry.retry_for, |lost| output::note(lost))?;
     if let Some(data) = &args.data {
         return publish(&args, &mut publisher, data.clone().into_bytes()).await;
     }
@@ -78,7 +78,7 @@ async fn publish(args: &Args, publisher: &mut HttpPublisher, data: Vec<u8>) -> a
     };
     let answer = publisher.post(&args.to, &path, &headers, data, check).await?;
     let answer: Answer = serde_json::from_slice(&answer)?;
-    println!("{}", answer.position);
+    output::line(answer.position)?;
     Ok(())
 }
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_to_live_is_at_least_a_second() {
+    fn ttl_is_at_least_one_second() {
         assert_eq!(ttl("2m"), Ok(Duration::from_secs(120)));
         assert!(ttl("10ms").is_err() && ttl("soon").is_err());
     }

@@ -9,13 +9,13 @@ use millrace_server::{
     tls::dev::{self, Files},
 };
 
-use crate::{argument::ArgumentError, cert, number::number};
+use crate::{argument::ArgumentError, cert, number::number, output};
 
 /// Flags that set configuration values; `serve` and `config` share them.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
-    /// Address to serve HTTP and WebSocket on, for example 0.0.0.0:8080; PORT alone means 127.0.0.1:PORT, and port 0 picks a
-    /// free port
+    /// Address to serve HTTP and WebSocket on, for example 0.0.0.0:8080; PORT alone means 127.0.0.1:PORT, and port 0
+    /// picks a free port
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
     /// Number of threads; each connection belongs to one of them [default: one per core]
@@ -101,7 +101,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     if args.tls_dev {
         let made = dev::make(&dev::default_dir(), &[], true)?;
         if made.new_ca {
-            eprintln!("{}", cert::next_steps(&made));
+            output::note(cert::next_steps(&made));
         }
     }
     // Logs go to standard error: scripts read `listening on URL` from standard output.

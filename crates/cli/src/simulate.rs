@@ -1,11 +1,11 @@
 //! `millrace simulate`: cars that publish telemetry, and the town they drive in.
 
 use std::fs::File;
-use std::io::{BufReader, Write};
+use std::io::BufReader;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::{Args as ClapArgs, Subcommand};
 use millrace_client::clock::now_ms;
 use millrace_client::server::Server;
@@ -18,7 +18,7 @@ use millrace_simulate::town::Town;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
-use crate::{argument::ArgumentError, login::Login, number::number, retry::Retry, trust::Trust};
+use crate::{argument::ArgumentError, login::Login, number::number, output, retry::Retry, trust::Trust};
 
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
@@ -88,7 +88,7 @@ struct Car {
     millrace simulate fleet --cars 50 --rule event"
 )]
 struct FleetArgs {
-    /// How many cars, numbered from 1
+    /// Number of cars, numbered from 1
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = number::<u32, _>(1..=100_000))]
     cars: u32,
     /// Seed of the routes and events
@@ -120,7 +120,7 @@ struct Drive {
     interval: Duration,
 }
 
-/// When a device publishes.
+/// Rule that decides when a device publishes.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Speak {
     /// Every interval
@@ -129,10 +129,10 @@ enum Speak {
     Event,
 }
 
-/// Which records are published, and where.
+/// Rule and destination of the records.
 #[derive(Debug, ClapArgs)]
 struct Destination {
-    /// When a device publishes
+    /// Rule that decides when a device publishes
     #[arg(long, value_name = "RULE", default_value = "continuous")]
     rule: Speak,
     /// URL of the server: http://HOST:PORT, https://HOST:PORT, or udp://HOST:PORT for datagrams
@@ -150,8 +150,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     match args.what {
         What::Car(args) => car(args).await,
         What::Fleet(args) => fleet(args).await,
-        What::Drive(args) => print(&drive(&args)),
-        What::Town { seed } => print(&Town::new(seed).to_geojson()),
+        What::Drive(args) => Ok(output::text(drive(&args))?),
+        What::Town { seed } => Ok(output::text(Town::new(seed).to_geojson())?),
     }
 }
 
@@ -183,7 +183,8 @@ async fn fleet(args: FleetArgs) -> anyhow::Result<()> {
     send_paced(&args.destination, args.interval, args.count, next).await
 }
 
-/// Publishes the records of `next` once per interval: until `next` returns `None`, `count` times, or until a signal arrives.
+/// Publishes the records of `next` once per interval: until `next` returns `None`, `count` times, or until a signal
+/// arrives.
 async fn send_paced(
     destination: &Destination,
     interval: Duration,
@@ -200,15 +201,18 @@ async fn send_paced(
     let has_token = destination.login.is_given();
     ensure!(!has_token || !to.starts_with("udp://"), "--token has no effect with {to}: datagrams carry no token");
     let token = destination.login.clone().token()?;
-    let mut publisher = Publisher::new(to, token, destination.retry.retry_for, |lost| eprintln!("{lost}")).await?;
+    let mut publisher = Publisher::new(to, token, destination.retry.retry_for, |lost| output::note(lost)).await?;
     // The URL may contain a password.
     let shown = Server::parse(to).map_or_else(|_| to.clone(), |server| server.shown());
-    eprintln!("publishing to {shown} every {}; press Ctrl-C to stop", humantime::format_duration(interval));
+    output::note(format_args!(
+        "publishing to {shown} every {}; press Ctrl-C to stop",
+        humantime::format_duration(interval)
+    ));
     let outcome = tokio::select! {
         outcome = send_all(&mut publisher, interval, count, next) => outcome,
         stopped = stop_signal() => stopped,
     };
-    eprintln!("{}", status(&publisher));
+    output::note(status(&publisher));
     outcome
 }
 
@@ -230,7 +234,7 @@ async fn send_all(
         }
         if reported.elapsed() >= STATUS_EVERY {
             reported = Instant::now();
-            eprintln!("{}", status(publisher));
+            output::note(status(publisher));
         }
     }
     Ok(())
@@ -262,14 +266,6 @@ fn drive(args: &Drive) -> String {
     to_csv(&records.collect::<Vec<_>>())
 }
 
-fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        // A closed pipe, such as `| head`, is not an error.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => bail!("cannot write: {error}"),
-        _ => Ok(()),
-    }
-}
-
 fn interval(text: &str) -> Result<Duration, ArgumentError> {
     let interval =
         humantime::parse_duration(text).map_err(|error| ArgumentError::Duration { error, example: "500ms or 5s" })?;
@@ -299,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drive_that_is_shipped_is_the_drive_that_is_printed() {
+    fn shipped_drive_matches_printed_drive() {
         let args = Drive { seed: 3, rows: 120, interval: Duration::from_secs(5) };
         assert_eq!(drive(&args), include_str!("../../simulate/fixtures/drive.csv"));
     }

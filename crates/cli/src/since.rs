@@ -4,8 +4,8 @@ use std::convert::Infallible;
 
 use millrace_client::clock::now_ms;
 
-/// A clap parser. Converts a duration such as `10m` to a time before now, by this machine's clock; the server parses all
-/// other values.
+/// A clap parser. Converts a duration such as `10m` to a time before now, by this machine's clock; the server parses
+/// all other values.
 pub fn since(text: &str) -> Result<String, Infallible> {
     // A position has a colon, a time in milliseconds has no unit.
     let is_duration =
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_a_time_ago_and_nothing_else_changes() {
+    fn duration_means_time_ago() {
         for (text, ms) in [("10m", 600_000), ("1h 30s", 3_630_000), ("500ms", 500)] {
             let before = now_ms();
             let at: u64 = since(text).expect("a duration").parse().expect("milliseconds");

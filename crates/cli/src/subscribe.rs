@@ -1,6 +1,5 @@
 //! `millrace sub`: prints the messages of channels over any transport, and resumes after a lost connection.
 
-use std::io::Write;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use millrace_client::server::Server;
 use millrace_client::subscription::{Message, Options, TRANSPORTS, Transport, Update, read};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{login::Login, number::number, retry::duration, since::since, trust::Trust};
+use crate::{login::Login, number::number, output, retry::duration, since::since, trust::Trust};
 
 /// Default time between two polls.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -32,7 +31,8 @@ pub struct Args {
     /// Transport to use
     #[arg(long, default_value = "websocket", value_parser = transport())]
     transport: Transport,
-    /// Where to start: a position, now, earliest, a duration before now such as 10m, or a time such as 2026-11-20T10:00:00Z
+    /// Where to start: a position, now, earliest, a duration before now such as 10m, or a time such as
+    /// 2026-11-20T10:00:00Z
     #[arg(long, value_name = "S", value_parser = since)]
     since: Option<String>,
     /// Receive every message, or only the latest per key when this subscriber falls behind
@@ -85,11 +85,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             if left == 0 || written.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
         Update::Gap(gap) => {
-            eprintln!("{gap}");
+            output::note(gap);
             ControlFlow::Continue(())
         }
         Update::Lost(lost) => {
-            eprintln!("{lost}");
+            output::note(lost);
             ControlFlow::Continue(())
         }
     };
@@ -101,10 +101,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Prints one line and flushes it.
-fn print(message: &Message, whole: bool) -> std::io::Result<()> {
+/// Prints one line and flushes it. `whole`: prints the message with its envelope, as JSON.
+fn print(message: &Message, whole: bool) -> anyhow::Result<()> {
     let line = if whole { serde_json::to_string(message)?.replace(['\n', '\r'], " ") } else { message.line() };
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
+    Ok(output::line(line)?)
 }

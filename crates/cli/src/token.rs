@@ -16,7 +16,7 @@ use millrace_server::{
 };
 use serde_json::json;
 
-use crate::{retry::duration, serve};
+use crate::{output, retry::duration, serve};
 
 /// Maximum size of a token to inspect.
 const INPUT_BYTES_MAX: u64 = 64 * 1024;
@@ -155,28 +155,23 @@ fn key(args: &KeyArgs) -> anyhow::Result<()> {
             let secret = format!("{}\n", auth::random_text(32).map_err(|error| anyhow!(error.to_string()))?);
             return match &args.out {
                 Some(path) => write_private(path, &secret),
-                None => {
-                    print!("{secret}");
-                    Ok(())
-                }
+                None => Ok(output::text(secret)?),
             };
         }
     };
     let pair = auth::generate(algorithm)?;
     let Some(path) = &args.out else {
-        print!("{}{}", pair.private, pair.public);
-        return Ok(());
+        return Ok(output::text(format_args!("{}{}", pair.private, pair.public))?);
     };
     let mut public = path.clone().into_os_string();
     public.push(".pub");
     write_private(path, &pair.private)?;
     std::fs::write(&public, pair.public).with_context(|| format!("cannot write {}", public.display()))?;
-    println!(
+    Ok(output::line(format_args!(
         "{} signs tokens: keep it secret\n{} verifies them: add it to the server's `auth.keys`",
         path.display(),
         public.display()
-    );
-    Ok(())
+    ))?)
 }
 
 /// Creates a file that only its owner can read. Never overwrites an existing key.
@@ -228,8 +223,7 @@ fn create(args: CreateArgs) -> anyhow::Result<()> {
     let read =
         Token::parse(&token, config.auth.token_bytes_max).and_then(|token| token.claims()?.grant(&config.auth, now_s));
     read.map_err(|error| anyhow!("the server would refuse this token: {}", error.detail))?;
-    println!("{token}");
-    Ok(())
+    Ok(output::line(token)?)
 }
 
 async fn inspect(args: InspectArgs) -> anyhow::Result<()> {
@@ -237,7 +231,7 @@ async fn inspect(args: InspectArgs) -> anyhow::Result<()> {
         Some(token) => token,
         None => {
             if std::io::stdin().is_terminal() {
-                eprintln!("Paste the token, then Enter and Ctrl-D:");
+                output::note("Paste the token, then press Enter and Ctrl-D:");
             }
             let mut text = String::new();
             std::io::stdin().take(INPUT_BYTES_MAX).read_to_string(&mut text)?;
@@ -247,23 +241,23 @@ async fn inspect(args: InspectArgs) -> anyhow::Result<()> {
     let (config, text) = (load(args.config)?, text.trim());
     let text = text.strip_prefix("Bearer ").unwrap_or(text);
     match Token::parse(text, usize::MAX) {
-        Ok(token) => println!("{}", describe(&token)),
-        Err(_) if !text.contains('.') => println!("Not a JWT; it may be an API key."),
-        Err(error) => println!("Malformed token: {}.", error.detail),
+        Ok(token) => output::line(describe(&token))?,
+        Err(_) if !text.contains('.') => output::line("Not a JWT; it may be an API key.")?,
+        Err(error) => output::line(format_args!("Malformed token: {}.", error.detail))?,
     }
     if !config.auth.is_configured() {
-        println!("Not verified: no key is configured. Add --config FILE, or set MILLRACE_AUTH__SECRET.");
+        output::line("Not verified: no key is configured. Add --config FILE, or set MILLRACE_AUTH__SECRET.")?;
         bail!("not verified");
     }
     let auth = Auth::new(&config.auth, &config.anonymous(), unix_s).map_err(|what| anyhow!("`[auth]`: {what}"))?;
     match auth.explain(text).await {
         Ok(verified) => {
-            println!("Valid: verified with {}. Permissions:", verified.by);
+            output::line(format_args!("Valid: verified with {}. Permissions:", verified.by))?;
             for (right, pattern) in verified.grant.rules() {
-                println!("  {:<10} {}", right.name(), pattern.as_str());
+                output::line(entry(right.name(), pattern.as_str()))?;
             }
             if verified.grant.rules().is_empty() {
-                println!("  nothing");
+                output::line("  nothing")?;
             }
             Ok(())
         }
@@ -274,8 +268,7 @@ async fn inspect(args: InspectArgs) -> anyhow::Result<()> {
 /// Formats the header and claims of a token, without verification.
 fn describe(token: &Token<'_>) -> String {
     let mut lines = vec![format!("A token. It claims to be signed with {}.", token.algorithm.name())];
-    let mut line =
-        |name: &str, value: Option<String>| lines.extend(value.map(|value| format!("  {name:<10} {}", shown(&value))));
+    let mut line = |name: &str, value: Option<String>| lines.extend(value.map(|value| entry(name, &shown(&value))));
     line("key", token.header.kid.clone());
     match token.claims() {
         Ok(claims) => {
@@ -288,7 +281,7 @@ fn describe(token: &Token<'_>) -> String {
             match claims.millrace {
                 Some(rights) => {
                     for (right, patterns) in rights.by_right() {
-                        line(right.name(), (!patterns.is_empty()).then(|| patterns.join(" ")));
+                        patterns.iter().for_each(|pattern| line(right.name(), Some(pattern.clone())));
                     }
                 }
                 None => line("rights", Some("none in the token: the server's [auth.default] applies".into())),
@@ -297,6 +290,11 @@ fn describe(token: &Token<'_>) -> String {
         Err(error) => lines.push(format!("  {}", error.detail)),
     }
     lines.join("\n")
+}
+
+/// Formats one line of a list of claims or permissions. Every pattern has a line of its own.
+fn entry(name: &str, value: &str) -> String {
+    format!("  {name:<10} {value}")
 }
 
 /// Replaces control characters, so that a token cannot control the terminal.
@@ -321,12 +319,12 @@ fn api_key(args: ApiKeyArgs) -> anyhow::Result<()> {
     let config = auth::ApiKey { sha256: auth::encode_hash(&auth::hash_api_key(&key)), grants: rights.clone() };
     let named = auth::Config { api_keys: [(args.name.clone(), config.clone())].into(), ..auth::Config::default() };
     named.check()?;
-    println!(
+    output::line(format_args!(
         "{key}\n\n# The line above is the key for the back end. It cannot be shown again. The lines below are for the server's configuration."
-    );
-    println!("[auth.api_keys.{}]\nsha256 = {:?}", toml_key(&args.name), config.sha256);
+    ))?;
+    output::line(format_args!("[auth.api_keys.{}]\nsha256 = {:?}", toml_key(&args.name), config.sha256))?;
     for (right, patterns) in rights.by_right().into_iter().filter(|(_, patterns)| !patterns.is_empty()) {
-        println!("grants.{} = {}", right.name(), json!(patterns));
+        output::line(format_args!("grants.{} = {}", right.name(), json!(patterns)))?;
     }
     Ok(())
 }

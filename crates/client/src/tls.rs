@@ -87,7 +87,15 @@ pub fn http() -> reqwest::ClientBuilder {
 pub fn permanent_reason(error: &(dyn std::error::Error + 'static), server: &Server) -> Option<String> {
     match error.downcast_ref() {
         Some(rustls::Error::InvalidCertificate(why)) => {
-            return Some(format!("the server's certificate is not trusted ({why}); name its authority: --ca FILE"));
+            return Some(match is_authority(why) {
+                true => {
+                    "the server presents a certificate authority as its own certificate, which cannot be verified; \
+                    give the server a certificate that an authority has signed (`millrace cert dev` creates both), \
+                    and name that authority: --ca FILE"
+                        .to_owned()
+                }
+                false => format!("the server's certificate is not trusted ({why}); name its authority: --ca FILE"),
+            });
         }
         // The server's response is not a TLS record; most likely it is an HTTP response.
         Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => {
@@ -103,6 +111,12 @@ pub fn permanent_reason(error: &(dyn std::error::Error + 'static), server: &Serv
         Some(wrapped) => permanent_reason(wrapped, server),
         None => error.source().and_then(|source| permanent_reason(source, server)),
     }
+}
+
+/// Returns true if the server's certificate is itself an authority, for example a self-signed certificate of `openssl
+/// req -x509`. rustls reports it as an error of its library, of which only the text is public.
+fn is_authority(error: &rustls::CertificateError) -> bool {
+    matches!(error, rustls::CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity"))
 }
 
 /// Verifier that checks only that the server has the private key of its certificate.
@@ -141,5 +155,37 @@ impl ServerCertVerifier for AcceptAnyCertificate {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+    use rustls::client::WebPkiServerVerifier;
+
+    use super::*;
+
+    /// Returns the reason for which a server with a self-signed certificate is refused, although `--ca` names the
+    /// certificate.
+    fn refused(is_ca: IsCa) -> String {
+        let mut params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        params.is_ca = is_ca;
+        let key = KeyPair::generate().expect("a key");
+        let certificate: CertificateDer<'static> = params.self_signed(&key).expect("a certificate").into();
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.clone()).expect("an authority");
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build().expect("roots");
+        let name = ServerName::try_from("localhost").expect("a name");
+        let error = verifier.verify_server_cert(&certificate, &[], &name, &[], UnixTime::now()).map(drop);
+        let server = Server::parse("https://localhost").expect("a URL");
+        error.err().and_then(|error| permanent_reason(&error, &server)).unwrap_or_default()
+    }
+
+    #[test]
+    fn self_signed_authority_as_server_certificate_has_a_remedy() {
+        let reason = refused(IsCa::Ca(BasicConstraints::Unconstrained));
+        assert!(reason.contains("millrace cert dev") && reason.contains("--ca FILE"), "{reason}");
+        assert_eq!(refused(IsCa::NoCa), "");
     }
 }

@@ -7,7 +7,7 @@ use std::{any::Any, hint::black_box, sync::LazyLock};
 
 use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Output, Page, PageLimit, Wire};
 use millrace_protocol::{
-    ChannelName, Epoch, Form, Kind, NewPublication, Publication, PublicationHead, Since, session::Policy,
+    ChannelName, Encoding, Epoch, Kind, NewPublication, Publication, PublicationHead, Since, session::Policy,
 };
 
 const EPOCH: Epoch = Epoch(1);
@@ -19,10 +19,10 @@ type Case = (&'static str, fn() -> Work);
 type Work = Box<dyn FnOnce() -> Box<dyn Any>>;
 
 const CASES: &[Case] = &[
-    ("encode_bare", || encode(Form::Bare)),
-    ("encode_session", || encode(Form::Session)),
-    ("encode_sse", || encode(Form::Sse)),
-    ("encode_ndjson", || encode(Form::Ndjson)),
+    ("encode_bare", || encode(Encoding::Bare)),
+    ("encode_session", || encode(Encoding::Session)),
+    ("encode_sse", || encode(Encoding::Sse)),
+    ("encode_ndjson", || encode(Encoding::Ndjson)),
     ("append", append),
     ("page", page),
     ("fan_out", || deliver(1, 1000, 10, 10)),
@@ -45,13 +45,13 @@ fn measured(work: Work) -> Box<dyn Any> {
     work()
 }
 
-/// Encodes a thousand publications in one form.
-fn encode(form: Form) -> Work {
+/// Encodes a thousand publications in one encoding.
+fn encode(encoding: Encoding) -> Work {
     let (channel, publication) = (name("cars/1/telemetry"), publication(1));
     let mut out = Vec::with_capacity(1 << 20);
     Box::new(move || {
         for _ in 0..1000 {
-            form.encode(&mut out, &channel, EPOCH, &publication);
+            encoding.encode(&mut out, &channel, EPOCH, &publication);
         }
         Box::new(out)
     })
@@ -154,7 +154,7 @@ impl Wire for Sink {
 }
 
 fn read(hub: &mut Hub, channel: &ChannelName, sink: &mut Sink) -> ConnId {
-    let conn = hub.connect(Form::Bare);
+    let conn = hub.connect(Encoding::Bare);
     hub.watch(channel);
     let page: Page = History::new(EPOCH).page(Since::Now, Policy::Every, LIMIT, 1, &BOUNDS);
     hub.attach(conn, Policy::Every, &[(channel.clone(), page)], sink).expect("a first subscription");

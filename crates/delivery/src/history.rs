@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn offset_rises_by_one_and_bounds_hold() {
+    fn offsets_increase_by_one_within_bounds() {
         let mut history = filled(8);
         assert_eq!(read(&mut history, Since::Earliest), (None, vec![4, 5, 6, 7, 8]));
         assert_eq!(read(&mut history, Since::Now), (None, vec![]));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_publications_are_reported_as_gap() {
         let mut history = filled(8);
         assert_eq!(read(&mut history, Since::Position(at(1, 1))), (Some((1, 3)), vec![4, 5, 6, 7, 8]));
         assert_eq!(read(&mut history, Since::Position(at(9, 77))), (Some((77, 3)), vec![4, 5, 6, 7, 8]));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn time_finds_its_place() {
+    fn time_selects_first_later_publication() {
         let mut history = filled(8);
         assert_eq!(read(&mut history, Since::Time(6)), (None, vec![6, 7, 8]));
         assert_eq!(read(&mut history, Since::Time(2)), (Some((0, 3)), vec![4, 5, 6, 7, 8]));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn idempotency_keys_count_and_go_last() {
+    fn idempotency_keys_are_counted_and_evicted_last() {
         let mut history = History::new(Epoch(1));
         let keyed = |i: u64| NewPublication { idempotency_key: Some(format!("key {i:03}").into()), ..new("a") };
         for i in 0..100 {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn after_what_was_forgotten_only_those_who_may_have_lost_something_are_told() {
+    fn eviction_reports_gap_only_after_possible_loss() {
         let mut history = History::after_forgotten(at(1, 8), 50);
         assert_eq!(read(&mut history, Since::Position(at(1, 3))), (Some((3, 8)), vec![]));
         history.append(new("a"), 60, &BOUNDS);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn age_and_bytes_trim() {
+    fn age_and_size_trim_history() {
         let mut history = filled(3);
         assert!(history.page(Since::Earliest, Policy::Every, LIMIT, 1002, &BOUNDS).publications.len() == 1);
         let mut history = History::new(Epoch(1));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_ends_where_it_should() {
+    fn range_ends_at_its_bound() {
         let cut = |since, until| {
             let page = filled(8).page(since, Policy::Every, LIMIT, 8, &BOUNDS).cut(since, until);
             let gap = page.gap.map(|gap| (gap.from, gap.to));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_say_whether_there_is_more() {
+    fn page_reports_whether_more_follows() {
         let two = PageLimit { count: 2, bytes: 1000 };
         let more = |since, until| {
             let since = Since::Position(since);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shrunk_history_has_lost_is_named() {
+    fn shrunk_history_reports_gap() {
         let mut history = filled(5);
         let one = history.memory_bytes() / 5;
         history.shrink(2 * one);
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_log_knows_what_it_lacks() {
+    fn partial_log_reports_missing_publications() {
         let mut whole = filled(8);
         let mut part = History::after(at(1, 5));
         assert!(part.covers(Since::Now) && part.covers(Since::Position(at(1, 5))) && !part.covers(Since::Earliest));
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn expired_publications_are_a_gap() {
+    fn expired_publications_are_reported_as_gap() {
         let mut history = filled(2);
         let mut short = new("short");
         short.ttl_ms = Some(5);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_key_publishes_once() {
+    fn idempotency_key_publishes_once() {
         let mut history = History::new(Epoch(1));
         let keyed = || NewPublication { idempotency_key: Some("k".into()), ..new("a") };
         assert!(matches!(history.append(keyed(), 0, &BOUNDS), Appended::New(_)));
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn latest_keeps_the_newest_per_key_page_by_page() {
+    fn latest_returns_newest_per_key_on_each_page() {
         let mut history = History::new(Epoch(1));
         for key in ["a", "b", "a", "c", "b"] {
             history.append(NewPublication { key: Some(key.into()), ..new(key) }, 1, &BOUNDS);

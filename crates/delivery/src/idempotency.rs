@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_keys_drops_keys_of_the_flooder() {
+    fn key_flood_drops_keys_of_the_flooder() {
         let mut keys = IdempotencyKeys::default();
         let mut offset = 0;
         let mut insert = |holder: u32, i: usize| {

@@ -5,7 +5,7 @@ use millrace_protocol::session::Policy;
 /// Bytes of frames in one segment. A larger frame has a segment of its own. A frame never spans two segments.
 pub const SEGMENT_BYTES: usize = 64 * 1024;
 
-/// Contiguous wire-format frames of one channel and form that at least one live reader has not been sent yet.
+/// Contiguous wire-format frames of one channel and encoding that at least one live reader has not been sent yet.
 ///
 /// A cursor is an offset. Sending is one write of a slice, whatever the number of readers. While no reader is
 /// behind, the log is empty and holds no memory: its memory goes to the [`Pool`], still in the processor cache, for
@@ -15,7 +15,7 @@ pub const SEGMENT_BYTES: usize = 64 * 1024;
 pub struct WireLog {
     first: u64,
     policy: Policy,
-    held: Option<Box<Held>>,
+    storage: Option<Box<LogStorage>>,
 }
 
 /// Memory of all logs of a shard: the bytes they hold, and spare memory of emptied logs for the next logs that
@@ -24,7 +24,7 @@ pub struct WireLog {
 pub struct Pool {
     used_bytes: usize,
     #[expect(clippy::vec_box, reason = "they go from log to log without being moved")]
-    spare: Vec<Box<Held>>,
+    spare: Vec<Box<LogStorage>>,
     spare_bytes: usize,
 }
 
@@ -33,7 +33,7 @@ const SPARE_BYTES_MAX: usize = 4 << 20;
 
 /// Contents of a log while at least one reader is behind.
 #[derive(Debug, Default)]
-struct Held {
+struct LogStorage {
     segments: VecDeque<Segment>,
     /// Capacity of all segments.
     bytes: usize,
@@ -81,29 +81,29 @@ impl Pool {
         (self.spare, self.spare_bytes) = (Vec::new(), 0);
     }
 
-    fn take(&mut self) -> Box<Held> {
-        let held = self.spare.pop().unwrap_or_default();
-        self.spare_bytes -= held.bytes;
-        self.used_bytes += held.bytes;
-        held
+    fn take(&mut self) -> Box<LogStorage> {
+        let storage = self.spare.pop().unwrap_or_default();
+        self.spare_bytes -= storage.bytes;
+        self.used_bytes += storage.bytes;
+        storage
     }
 
     /// Takes back the memory of an emptied log and keeps one of its segments as spare.
-    fn put(&mut self, mut held: Box<Held>) {
-        self.used_bytes -= held.bytes;
-        held.frames.clear();
-        held.newest_by_key.clear();
-        held.segments.truncate(1);
-        held.bytes = 0;
-        if let Some(segment) = held.segments.front_mut() {
+    fn put(&mut self, mut storage: Box<LogStorage>) {
+        self.used_bytes -= storage.bytes;
+        storage.frames.clear();
+        storage.newest_by_key.clear();
+        storage.segments.truncate(1);
+        storage.bytes = 0;
+        if let Some(segment) = storage.segments.front_mut() {
             segment.start = 0;
             segment.bytes.clear();
             segment.bytes.shrink_to(SEGMENT_BYTES);
-            held.bytes = segment.bytes.capacity();
+            storage.bytes = segment.bytes.capacity();
         }
-        if self.spare_bytes + held.bytes <= SPARE_BYTES_MAX {
-            self.spare_bytes += held.bytes;
-            self.spare.push(held);
+        if self.spare_bytes + storage.bytes <= SPARE_BYTES_MAX {
+            self.spare_bytes += storage.bytes;
+            self.spare.push(storage);
         }
     }
 }
@@ -111,7 +111,7 @@ impl Pool {
 impl WireLog {
     /// Creates an empty log whose next frame will have the offset `next`.
     pub fn new(policy: Policy, next: u64) -> Self {
-        Self { first: next, policy, held: None }
+        Self { first: next, policy, storage: None }
     }
 
     /// Returns the oldest offset in the log.
@@ -121,12 +121,12 @@ impl WireLog {
 
     /// Returns the offset that the next frame will have.
     pub fn next(&self) -> u64 {
-        self.first + self.held.as_ref().map_or(0, |held| held.frames.len() as u64)
+        self.first + self.storage.as_ref().map_or(0, |storage| storage.frames.len() as u64)
     }
 
     /// Returns the memory held, in bytes.
     pub fn bytes(&self) -> usize {
-        self.held.as_ref().map_or(0, |held| held.bytes)
+        self.storage.as_ref().map_or(0, |storage| storage.bytes)
     }
 
     /// Appends the frame with offset [`WireLog::next`]. Above `bytes_max` bytes the log drops its oldest segments;
@@ -138,27 +138,27 @@ impl WireLog {
         pool: &mut Pool,
         encode: impl FnOnce(&mut Vec<u8>),
     ) {
-        let held = self.held.get_or_insert_with(|| pool.take());
-        let before = held.bytes;
+        let storage = self.storage.get_or_insert_with(|| pool.take());
+        let before = storage.bytes;
         if self.policy == Policy::Latest {
-            held.supersede(key, self.first);
+            storage.supersede(key, self.first);
         }
-        held.push(encode);
-        while held.segments.len() > 1 && held.bytes > bytes_max {
-            self.first += held.drop_oldest_segment();
-            held.forget_keys_before(self.first);
+        storage.push(encode);
+        while storage.segments.len() > 1 && storage.bytes > bytes_max {
+            self.first += storage.drop_oldest_segment();
+            storage.forget_keys_before(self.first);
         }
-        pool.used_bytes = pool.used_bytes + held.bytes - before;
+        pool.used_bytes = pool.used_bytes + storage.bytes - before;
     }
 
     /// Drops the oldest segment. Cursors that point into it have lapsed.
     pub fn drop_oldest_segment(&mut self, pool: &mut Pool) {
-        match &mut self.held {
-            Some(held) if held.segments.len() > 1 => {
-                let before = held.bytes;
-                self.first += held.drop_oldest_segment();
-                held.forget_keys_before(self.first);
-                pool.used_bytes -= before - held.bytes;
+        match &mut self.storage {
+            Some(storage) if storage.segments.len() > 1 => {
+                let before = storage.bytes;
+                self.first += storage.drop_oldest_segment();
+                storage.forget_keys_before(self.first);
+                pool.used_bytes -= before - storage.bytes;
             }
             _ => self.restart(self.next(), pool),
         }
@@ -171,7 +171,7 @@ impl WireLog {
     #[inline(always)]
     pub fn run(&self, cursor: u64) -> Option<Run<'_>> {
         debug_assert!(cursor >= self.first, "a lapsed cursor reads history");
-        let Held { segments, frames, .. } = self.held.as_deref()?;
+        let LogStorage { segments, frames, .. } = self.storage.as_deref()?;
         let mut index = usize::try_from(cursor.checked_sub(self.first)?).ok()?;
         while frames.get(index)?.superseded {
             index += 1;
@@ -209,7 +209,7 @@ impl WireLog {
     /// Returns the single frames of a run with their offsets.
     pub fn frames<'a>(&'a self, run: &'a Run<'a>) -> impl Iterator<Item = (u64, &'a [u8])> {
         let from = (run.first - self.first) as usize;
-        let frames = self.held.as_deref().map(|held| &held.frames);
+        let frames = self.storage.as_deref().map(|storage| &storage.frames);
         let start = move |index| frames.and_then(|frames| frames.get(index)).map(|frame: &Frame| frame.start);
         let base = start(from).unwrap_or(0);
         (0..(run.end - run.first) as usize).map(move |i| {
@@ -225,32 +225,32 @@ impl WireLog {
             self.restart(self.next(), pool);
             return;
         }
-        let Some(held) = &mut self.held else { return };
+        let Some(storage) = &mut self.storage else { return };
         while self.first < wanted {
-            held.frames.pop_front();
+            storage.frames.pop_front();
             self.first += 1;
         }
-        let Some(oldest) = held.frames.front() else { return };
-        let (oldest, before) = (oldest.start, held.bytes);
-        while held.segments.get(1).is_some_and(|second| second.start <= oldest) {
-            held.pop_segment();
+        let Some(oldest) = storage.frames.front() else { return };
+        let (oldest, before) = (oldest.start, storage.bytes);
+        while storage.segments.get(1).is_some_and(|second| second.start <= oldest) {
+            storage.pop_segment();
         }
-        if held.bytes < before {
-            held.forget_keys_before(self.first);
-            pool.used_bytes -= before - held.bytes;
+        if storage.bytes < before {
+            storage.forget_keys_before(self.first);
+            pool.used_bytes -= before - storage.bytes;
         }
     }
 
     /// Drops all frames. The next frame will have the offset `next`.
     pub fn restart(&mut self, next: u64, pool: &mut Pool) {
         self.first = next;
-        if let Some(held) = self.held.take() {
-            pool.put(held);
+        if let Some(storage) = self.storage.take() {
+            pool.put(storage);
         }
     }
 }
 
-impl Held {
+impl LogStorage {
     /// Marks the previous frame with the same key as superseded by the next frame.
     fn supersede(&mut self, key: &Option<Box<str>>, first: u64) {
         let offset = first + self.frames.len() as u64;
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_everything_behind_the_cursor() {
+    fn run_covers_everything_after_cursor() {
         let mut log = WireLog::new(Policy::Every, 1);
         for text in ["one", "two", "three"] {
             append(&mut log, None, text);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_write_ends_at_a_frame() {
+    fn partial_write_ends_at_frame_boundary() {
         let mut log = WireLog::new(Policy::Every, 1);
         for text in ["one", "two", "three"] {
             append(&mut log, None, text);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn latest_skips_what_was_superseded() {
+    fn latest_skips_superseded_frames() {
         let mut log = WireLog::new(Policy::Latest, 1);
         for (key, text) in [("a", "a1"), ("b", "b1"), ("a", "a2"), ("c", "c1")] {
             append(&mut log, Some(key), text);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_bound_the_log_and_large_frames_have_their_own() {
+    fn large_frame_gets_its_own_segment() {
         let (mut log, mut pool) = (WireLog::new(Policy::Every, 1), Pool::default());
         let big = "x".repeat(SEGMENT_BYTES - 10);
         for text in [big.as_str(), "small", &big, &"y".repeat(200_000), "end"] {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn trimming_keeps_what_is_wanted() {
+    fn trim_keeps_unread_frames() {
         let mut log = WireLog::new(Policy::Every, 5);
         let mut pool = Pool::default();
         for i in 0..1000 {
@@ -392,19 +392,19 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_knows_what_all_logs_hold() {
+    fn pool_counts_bytes_of_all_logs() {
         let (mut logs, mut pool) = ([1, 7].map(|next| WireLog::new(Policy::Every, next)), Pool::default());
         let text = "x".repeat(SEGMENT_BYTES - 100);
-        let held = |logs: &[WireLog; 2]| logs.iter().map(WireLog::bytes).sum::<usize>();
+        let storage = |logs: &[WireLog; 2]| logs.iter().map(WireLog::bytes).sum::<usize>();
         for i in 0..7 {
             logs[i % 2].append(&None, usize::MAX, &mut pool, |out| out.extend_from_slice(text.as_bytes()));
-            assert_eq!(pool.used_bytes(), held(&logs));
+            assert_eq!(pool.used_bytes(), storage(&logs));
         }
         let mut firsts = Vec::new();
         while logs[0].bytes() > 0 {
             logs[0].drop_oldest_segment(&mut pool);
             firsts.push(logs[0].first());
-            assert_eq!(pool.used_bytes(), held(&logs));
+            assert_eq!(pool.used_bytes(), storage(&logs));
         }
         assert_eq!((firsts, logs[0].next()), (vec![2, 3, 4, 5], 5), "one by one, and the last one, too");
     }

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_due_once_per_minute() {
+    fn line_is_logged_once_per_minute() {
         let seldom = LogRateLimit::new();
         assert!(seldom.is_due() && !seldom.is_due());
         *seldom.0.lock().unwrap() = Instant::now().checked_sub(PAUSE);

@@ -24,14 +24,14 @@ pub(crate) struct Mirror<D: Deliver> {
 }
 
 struct Channels<R> {
-    by_name: HashMap<ChannelName, Heard<R>>,
+    by_name: HashMap<ChannelName, MirroredChannel<R>>,
     /// Memory used by all histories, in bytes.
     bytes: usize,
     /// Channels with a missing publication, each with the position before the gap; see [`Mirror::holes`].
     holes: Vec<(ChannelName, Position)>,
 }
 
-struct Heard<R> {
+struct MirroredChannel<R> {
     route: R,
     bounds: Bounds,
     /// `None` until a publication is received or the end of the log is known.
@@ -54,14 +54,15 @@ impl<D: Deliver> Mirror<D> {
         let bounds =
             Bounds { count_max: bounds.count_max.min(COUNT_MAX), bytes_max: bounds.bytes_max.min(BYTES_MAX), ..bounds };
         let route = || self.deliver.route(name);
-        let heard = || Heard { route: route(), bounds, history: None, ahead: BTreeMap::new(), is_joined: false };
-        self.lock().by_name.entry(name.clone()).or_insert_with(heard);
+        let mirrored =
+            || MirroredChannel { route: route(), bounds, history: None, ahead: BTreeMap::new(), is_joined: false };
+        self.lock().by_name.entry(name.clone()).or_insert_with(mirrored);
     }
 
     /// Stops keeping a channel and frees its history.
     pub fn close(&self, name: &ChannelName) {
         let mut channels = self.lock();
-        if let Some(Heard { history: Some(history), .. }) = channels.by_name.remove(name) {
+        if let Some(MirroredChannel { history: Some(history), .. }) = channels.by_name.remove(name) {
             channels.bytes -= history.memory_bytes();
         }
     }
@@ -69,25 +70,25 @@ impl<D: Deliver> Mirror<D> {
     /// Marks a channel as complete: this node receives all publications from a moment before the log ended at `top`.
     /// Reports the publications missed before to the readers.
     pub fn join(&self, name: &ChannelName, top: Position, now_ms: u64) {
-        self.change(name, |deliver, heard| {
-            heard.is_joined = true;
-            let known = heard.history.as_ref().map(History::top);
+        self.change(name, |deliver, mirrored| {
+            mirrored.is_joined = true;
+            let known = mirrored.history.as_ref().map(History::top);
             if known.is_some_and(|known| known.epoch == top.epoch && known.offset >= top.offset) {
                 return;
             }
             if let Some(known) = known {
-                deliver.moved(&heard.route, name, known, top);
+                deliver.moved(&mirrored.route, name, known, top);
             }
-            heard.history = Some(History::after(top));
+            mirrored.history = Some(History::after(top));
             let is_same = known.is_some_and(|known| known.epoch == top.epoch);
-            heard.ahead.retain(|offset, _| is_same && *offset > top.offset);
-            heard.close_ranks(deliver, name, now_ms);
+            mirrored.ahead.retain(|offset, _| is_same && *offset > top.offset);
+            mirrored.close_ranks(deliver, name, now_ms);
         });
     }
 
     /// Marks all channels as incomplete: publications may be missed from now on. Each channel has to be joined again.
     pub fn part(&self) {
-        self.lock().by_name.values_mut().for_each(|heard| heard.is_joined = false);
+        self.lock().by_name.values_mut().for_each(|mirrored| mirrored.is_joined = false);
     }
 
     /// Marks one channel as incomplete: its publications may be missed from now on.
@@ -100,7 +101,7 @@ impl<D: Deliver> Mirror<D> {
     /// the channel is kept from its first publication on.
     ///
     /// Returns true if the publication is the first that waits in this channel.
-    pub fn hear(
+    pub fn receive(
         &self,
         name: &ChannelName,
         epoch: Epoch,
@@ -112,24 +113,24 @@ impl<D: Deliver> Mirror<D> {
             self.open(name);
             self.part_or_join(name, true);
         }
-        let hole = self.change(name, |deliver, heard| {
+        let hole = self.change(name, |deliver, mirrored| {
             let before = Position { epoch, offset: publication.offset - 1 };
-            let known = heard.history.get_or_insert_with(|| History::after(before)).top();
+            let known = mirrored.history.get_or_insert_with(|| History::after(before)).top();
             if known.epoch == epoch && known.offset > before.offset {
                 return None;
             }
             if known.epoch == epoch && known != before {
-                let is_new = heard.ahead.insert(publication.offset, publication.clone()).is_none();
-                if !heard.is_joined || heard.ahead.len() > AHEAD_MAX {
-                    heard.pass_hole(deliver, name, now_ms);
+                let is_new = mirrored.ahead.insert(publication.offset, publication.clone()).is_none();
+                if !mirrored.is_joined || mirrored.ahead.len() > AHEAD_MAX {
+                    mirrored.pass_hole(deliver, name, now_ms);
                 }
-                return (is_new && heard.ahead.len() == 1).then_some(known);
+                return (is_new && mirrored.ahead.len() == 1).then_some(known);
             }
             if known.epoch != epoch {
-                heard.pass_hole(deliver, name, now_ms);
+                mirrored.pass_hole(deliver, name, now_ms);
             }
-            heard.pass(deliver, name, epoch, &publication, now_ms);
-            heard.close_ranks(deliver, name, now_ms);
+            mirrored.pass(deliver, name, epoch, &publication, now_ms);
+            mirrored.close_ranks(deliver, name, now_ms);
             None
         });
         match hole {
@@ -152,10 +153,10 @@ impl<D: Deliver> Mirror<D> {
     ///
     /// Returns true if a publication is lost.
     pub fn give_up(&self, name: &ChannelName, before: Position, now_ms: u64) -> bool {
-        let top = self.change(name, |deliver, heard| {
-            let top = heard.history.as_ref().map(History::top).filter(|_| !heard.ahead.is_empty())?;
+        let top = self.change(name, |deliver, mirrored| {
+            let top = mirrored.history.as_ref().map(History::top).filter(|_| !mirrored.ahead.is_empty())?;
             if top == before {
-                heard.pass_hole(deliver, name, now_ms);
+                mirrored.pass_hole(deliver, name, now_ms);
             }
             Some(top)
         });
@@ -179,18 +180,18 @@ impl<D: Deliver> Mirror<D> {
         now_ms: u64,
         is_down: bool,
     ) -> Option<Page> {
-        self.change(name, |_, heard| {
-            let history = heard.history.as_mut().filter(|_| heard.is_joined || is_down)?;
-            history.trim(now_ms, &heard.bounds);
-            history.covers(since).then(|| history.page(since, policy, limit, now_ms, &heard.bounds))
+        self.change(name, |_, mirrored| {
+            let history = mirrored.history.as_mut().filter(|_| mirrored.is_joined || is_down)?;
+            history.trim(now_ms, &mirrored.bounds);
+            history.covers(since).then(|| history.page(since, policy, limit, now_ms, &mirrored.bounds))
         })?
     }
 
     /// Returns the newest publication if the mirror has it.
     pub fn newest(&self, name: &ChannelName, now_ms: u64, is_down: bool) -> Option<Newest> {
-        self.change(name, |_, heard| {
-            let history = heard.history.as_mut().filter(|_| heard.is_joined || is_down)?;
-            history.trim(now_ms, &heard.bounds);
+        self.change(name, |_, mirrored| {
+            let history = mirrored.history.as_mut().filter(|_| mirrored.is_joined || is_down)?;
+            history.trim(now_ms, &mirrored.bounds);
             let newest = history.newest().filter(|newest| !newest.is_expired(now_ms)).cloned();
             newest.map(|publication| Newest { top: history.top(), publication: Some(publication) })
         })?
@@ -202,7 +203,7 @@ impl<D: Deliver> Mirror<D> {
     }
 
     pub fn is_joined(&self, name: &ChannelName) -> bool {
-        self.lock().by_name.get(name).is_some_and(|heard| heard.is_joined)
+        self.lock().by_name.get(name).is_some_and(|mirrored| mirrored.is_joined)
     }
 
     pub fn names(&self) -> Vec<ChannelName> {
@@ -212,7 +213,7 @@ impl<D: Deliver> Mirror<D> {
     /// Returns the number of channels kept, and the bytes of their payloads and keys.
     pub fn size(&self) -> (usize, usize) {
         let channels = self.lock();
-        let histories = channels.by_name.values().filter_map(|heard| heard.history.as_ref());
+        let histories = channels.by_name.values().filter_map(|mirrored| mirrored.history.as_ref());
         (channels.by_name.len(), histories.map(History::bytes).sum())
     }
 
@@ -221,7 +222,7 @@ impl<D: Deliver> Mirror<D> {
         let mut channels = self.lock();
         let is_full = channels.bytes > self.config.history_bytes_max;
         let mut bytes = 0;
-        for Heard { bounds, history, .. } in channels.by_name.values_mut() {
+        for MirroredChannel { bounds, history, .. } in channels.by_name.values_mut() {
             let Some(history) = history else { continue };
             history.trim(now_ms, bounds);
             if is_full {
@@ -233,17 +234,17 @@ impl<D: Deliver> Mirror<D> {
     }
 
     fn part_or_join(&self, name: &ChannelName, is_joined: bool) {
-        self.change(name, |_, heard| heard.is_joined = is_joined);
+        self.change(name, |_, mirrored| mirrored.is_joined = is_joined);
     }
 
     /// Runs `work` on a channel, if it is kept, and updates the sum of the memory of all histories.
-    fn change<T>(&self, name: &ChannelName, work: impl FnOnce(&D, &mut Heard<D::Route>) -> T) -> Option<T> {
+    fn change<T>(&self, name: &ChannelName, work: impl FnOnce(&D, &mut MirroredChannel<D::Route>) -> T) -> Option<T> {
         let mut channels = self.lock();
-        let heard = channels.by_name.get_mut(name)?;
-        let bytes = |heard: &Heard<D::Route>| heard.history.as_ref().map_or(0, History::memory_bytes);
-        let before = bytes(heard);
-        let result = work(&self.deliver, heard);
-        let after = bytes(heard);
+        let mirrored = channels.by_name.get_mut(name)?;
+        let bytes = |mirrored: &MirroredChannel<D::Route>| mirrored.history.as_ref().map_or(0, History::memory_bytes);
+        let before = bytes(mirrored);
+        let result = work(&self.deliver, mirrored);
+        let after = bytes(mirrored);
         channels.bytes = channels.bytes + after - before;
         Some(result)
     }
@@ -253,7 +254,7 @@ impl<D: Deliver> Mirror<D> {
     }
 }
 
-impl<R> Heard<R> {
+impl<R> MirroredChannel<R> {
     /// Delivers a publication and stores it.
     fn pass<D: Deliver<Route = R>>(
         &mut self,
@@ -303,9 +304,9 @@ mod tests {
 
     /// Recorded calls in order: `d` delivered, `m` moved, with epoch and offset.
     #[derive(Default)]
-    struct Told(Mutex<Vec<(char, u32, u64)>>);
+    struct Recorder(Mutex<Vec<(char, u32, u64)>>);
 
-    impl Deliver for Told {
+    impl Deliver for Recorder {
         type Route = ();
 
         fn route(&self, _: &ChannelName) {}
@@ -323,151 +324,156 @@ mod tests {
         }
     }
 
-    fn mirror() -> (Mirror<Told>, Arc<Told>, ChannelName) {
-        let told = Arc::new(Told::default());
-        (Mirror::new(Config::default(), told.clone()), told, ChannelName::parse("a").unwrap())
+    fn mirror() -> (Mirror<Recorder>, Arc<Recorder>, ChannelName) {
+        let recorder = Arc::new(Recorder::default());
+        (Mirror::new(Config::default(), recorder.clone()), recorder, ChannelName::parse("a").unwrap())
     }
 
     fn at(epoch: u32, offset: u64) -> Position {
         Position { epoch: Epoch(epoch), offset }
     }
 
-    fn hear(mirror: &Mirror<Told>, name: &ChannelName, Position { epoch, offset }: Position, is_matched: bool) -> bool {
+    fn receive(
+        mirror: &Mirror<Recorder>,
+        name: &ChannelName,
+        Position { epoch, offset }: Position,
+        is_matched: bool,
+    ) -> bool {
         let head = PublicationHead { offset, time_ms: 5, key: None, expires_ms: None, kind: Kind::Text };
-        mirror.hear(name, epoch, Publication::new(head, b"x"), 5, is_matched)
+        mirror.receive(name, epoch, Publication::new(head, b"x"), 5, is_matched)
     }
 
-    fn page(mirror: &Mirror<Told>, name: &ChannelName, since: Position, is_down: bool) -> Option<Vec<u64>> {
+    fn page(mirror: &Mirror<Recorder>, name: &ChannelName, since: Position, is_down: bool) -> Option<Vec<u64>> {
         let page = mirror.page(name, Since::Position(since), Policy::Every, LIMIT, 5, is_down)?;
         Some(page.publications.iter().map(|publication| publication.offset).collect())
     }
 
-    fn told(told: &Told) -> Vec<(char, u32, u64)> {
-        std::mem::take(&mut told.0.lock().unwrap())
+    fn take(recorder: &Recorder) -> Vec<(char, u32, u64)> {
+        std::mem::take(&mut recorder.0.lock().unwrap())
     }
 
     #[test]
-    fn a_joined_channel_answers_what_it_has_heard() {
+    fn joined_channel_serves_received_publications() {
         let (mirror, all, name) = mirror();
         mirror.open(&name);
         assert_eq!(page(&mirror, &name, at(1, 4), false), None, "nothing is known yet");
-        hear(&mirror, &name, at(1, 5), false);
+        receive(&mirror, &name, at(1, 5), false);
         assert_eq!(page(&mirror, &name, at(1, 4), false), None, "more may have come before it was joined");
         mirror.join(&name, at(1, 5), 5);
-        hear(&mirror, &name, at(1, 6), false);
-        hear(&mirror, &name, at(1, 6), false);
+        receive(&mirror, &name, at(1, 6), false);
+        receive(&mirror, &name, at(1, 6), false);
         assert_eq!(page(&mirror, &name, at(1, 4), false), Some(vec![5, 6]));
         assert_eq!(page(&mirror, &name, at(1, 3), false), None, "that is further back");
         assert_eq!(page(&mirror, &name, at(2, 6), false), None, "that is another epoch");
         assert_eq!(mirror.newest(&name, 5, false).unwrap().top, at(1, 6));
-        assert_eq!(told(&all), [('d', 1, 5), ('d', 1, 6)]);
+        assert_eq!(take(&all), [('d', 1, 5), ('d', 1, 6)]);
     }
 
     #[test]
-    fn what_was_missed_while_parted_is_told() {
+    fn missed_publications_are_reported_at_join() {
         let (mirror, all, name) = mirror();
         mirror.open(&name);
         mirror.join(&name, at(1, 0), 5);
-        hear(&mirror, &name, at(1, 1), false);
+        receive(&mirror, &name, at(1, 1), false);
         mirror.part();
         assert_eq!(page(&mirror, &name, at(1, 0), false), None);
         assert_eq!(page(&mirror, &name, at(1, 0), true), Some(vec![1]), "nobody could tell more");
         mirror.join(&name, at(1, 1), 5);
-        assert_eq!(told(&all), [('d', 1, 1)], "nothing was missed");
+        assert_eq!(take(&all), [('d', 1, 1)], "nothing was missed");
         mirror.part();
         mirror.join(&name, at(1, 3), 5);
-        assert_eq!(told(&all), [('m', 1, 3)]);
-        hear(&mirror, &name, at(1, 3), false);
-        assert_eq!(told(&all), [], "it comes late, and is known");
+        assert_eq!(take(&all), [('m', 1, 3)]);
+        receive(&mirror, &name, at(1, 3), false);
+        assert_eq!(take(&all), [], "it comes late, and is known");
         assert_eq!(page(&mirror, &name, at(1, 1), false), None, "there is a hole before");
         assert_eq!(page(&mirror, &name, at(1, 3), false), Some(vec![]));
         mirror.join(&name, at(9, 1), 5);
-        hear(&mirror, &name, at(9, 2), false);
-        assert_eq!(told(&all), [('m', 9, 1), ('d', 9, 2)], "another epoch");
+        receive(&mirror, &name, at(9, 2), false);
+        assert_eq!(take(&all), [('m', 9, 1), ('d', 9, 2)], "another epoch");
     }
 
     #[test]
-    fn what_overtakes_waits_for_what_is_late() {
+    fn early_publication_waits_for_missing_one() {
         let (mirror, all, name) = mirror();
         mirror.open(&name);
         mirror.join(&name, at(1, 0), 5);
         let first: Vec<_> =
-            [1, 4, 3, 4, 6].into_iter().map(|offset| hear(&mirror, &name, at(1, offset), false)).collect();
+            [1, 4, 3, 4, 6].into_iter().map(|offset| receive(&mirror, &name, at(1, offset), false)).collect();
         assert_eq!(first, [false, true, false, false, false]);
-        assert_eq!(told(&all), [('d', 1, 1)]);
+        assert_eq!(take(&all), [('d', 1, 1)]);
         assert_eq!(mirror.holes(), [(name.clone(), at(1, 1))]);
-        hear(&mirror, &name, at(1, 2), false);
-        assert_eq!(told(&all), [('d', 1, 2), ('d', 1, 3), ('d', 1, 4)]);
+        receive(&mirror, &name, at(1, 2), false);
+        assert_eq!(take(&all), [('d', 1, 2), ('d', 1, 3), ('d', 1, 4)]);
         assert!(!mirror.give_up(&name, at(1, 1), 5), "it has come; what is missing now is another one");
         assert_eq!(mirror.holes(), [(name.clone(), at(1, 4))]);
-        hear(&mirror, &name, at(1, 5), false);
-        assert_eq!(told(&all), [('d', 1, 5), ('d', 1, 6)]);
+        receive(&mirror, &name, at(1, 5), false);
+        assert_eq!(take(&all), [('d', 1, 5), ('d', 1, 6)]);
         assert_eq!(page(&mirror, &name, at(1, 0), false), Some(vec![1, 2, 3, 4, 5, 6]));
     }
 
     #[test]
-    fn a_hole_that_stays_begins_anew() {
+    fn abandoned_gap_restarts_mirror() {
         let (mirror, all, name) = mirror();
         mirror.open(&name);
         mirror.join(&name, at(1, 0), 5);
         for offset in [1, 2, 5] {
-            hear(&mirror, &name, at(1, offset), false);
+            receive(&mirror, &name, at(1, offset), false);
         }
         assert!(mirror.give_up(&name, at(1, 2), 5));
         assert!(!mirror.give_up(&name, at(1, 2), 5));
-        assert_eq!(told(&all), [('d', 1, 1), ('d', 1, 2), ('d', 1, 5)]);
+        assert_eq!(take(&all), [('d', 1, 1), ('d', 1, 2), ('d', 1, 5)]);
         assert_eq!(page(&mirror, &name, at(1, 2), false), None);
         assert_eq!(page(&mirror, &name, at(1, 4), false), Some(vec![5]));
         // Publications wait only up to a limit, only in a joined channel, and not across epochs.
         for i in 0..=AHEAD_MAX as u64 {
-            hear(&mirror, &name, at(1, 7 + i), false);
+            receive(&mirror, &name, at(1, 7 + i), false);
         }
-        let (end, all_of_them) = (7 + AHEAD_MAX as u64, told(&all));
+        let (end, all_of_them) = (7 + AHEAD_MAX as u64, take(&all));
         assert!(all_of_them.iter().map(|(_, _, offset)| *offset).eq(7..=end), "{all_of_them:?}");
         mirror.part();
-        hear(&mirror, &name, at(1, end + 2), false);
-        assert_eq!(told(&all), [('d', 1, end + 2)]);
+        receive(&mirror, &name, at(1, end + 2), false);
+        assert_eq!(take(&all), [('d', 1, end + 2)]);
         mirror.join(&name, at(1, end + 2), 5);
-        hear(&mirror, &name, at(1, end + 4), false);
-        hear(&mirror, &name, at(2, 1), false);
-        assert_eq!(told(&all), [('d', 1, end + 4), ('d', 2, 1)]);
+        receive(&mirror, &name, at(1, end + 4), false);
+        receive(&mirror, &name, at(2, 1), false);
+        assert_eq!(take(&all), [('d', 1, end + 4), ('d', 2, 1)]);
     }
 
     #[test]
-    fn what_waits_is_delivered_behind_what_was_told() {
+    fn waiting_publications_follow_reported_move() {
         let (mirror, all, name) = mirror();
         mirror.open(&name);
         mirror.join(&name, at(1, 0), 5);
         for offset in [3, 5, 6, 8] {
-            hear(&mirror, &name, at(1, offset), false);
+            receive(&mirror, &name, at(1, offset), false);
         }
         mirror.join(&name, at(1, 4), 5);
-        assert_eq!(told(&all), [('m', 1, 4), ('d', 1, 5), ('d', 1, 6)]);
+        assert_eq!(take(&all), [('m', 1, 4), ('d', 1, 5), ('d', 1, 6)]);
         mirror.join(&name, at(2, 6), 5);
-        hear(&mirror, &name, at(2, 7), false);
-        assert_eq!(told(&all), [('m', 2, 6), ('d', 2, 7)], "what waited was of the epoch before");
+        receive(&mirror, &name, at(2, 7), false);
+        assert_eq!(take(&all), [('m', 2, 6), ('d', 2, 7)], "what waited was of the epoch before");
     }
 
     #[test]
-    fn only_what_is_watched_is_kept() {
+    fn mirror_keeps_only_watched_channels() {
         let (mirror, all, name) = mirror();
-        hear(&mirror, &name, at(1, 1), false);
-        assert_eq!((told(&all), mirror.size()), (vec![('d', 1, 1)], (0, 0)));
-        hear(&mirror, &name, at(1, 2), true);
-        assert_eq!((told(&all), mirror.size()), (vec![('d', 1, 2)], (1, 1)));
+        receive(&mirror, &name, at(1, 1), false);
+        assert_eq!((take(&all), mirror.size()), (vec![('d', 1, 1)], (0, 0)));
+        receive(&mirror, &name, at(1, 2), true);
+        assert_eq!((take(&all), mirror.size()), (vec![('d', 1, 2)], (1, 1)));
         assert_eq!(page(&mirror, &name, at(1, 1), false), Some(vec![2]), "a pattern joins what it brings");
         mirror.close(&name);
         assert_eq!((mirror.size(), mirror.lock().bytes), ((0, 0), 0));
     }
 
     #[test]
-    fn memory_is_bounded_by_the_next_sweep() {
-        let told = Arc::new(Told::default());
+    fn sweep_bounds_mirror_memory() {
+        let recorder = Arc::new(Recorder::default());
         let config = Config { history_bytes_max: 1000, ..Config::default() };
-        let (mirror, name) = (Mirror::new(config, told), ChannelName::parse("a").unwrap());
+        let (mirror, name) = (Mirror::new(config, recorder), ChannelName::parse("a").unwrap());
         mirror.open(&name);
         for offset in 1..=100 {
-            hear(&mirror, &name, at(1, offset), false);
+            receive(&mirror, &name, at(1, offset), false);
         }
         let before = mirror.lock().bytes;
         mirror.sweep(5);

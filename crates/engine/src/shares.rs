@@ -25,15 +25,15 @@ const NAMESPACE_TIMES: usize = 32;
 /// Number of places of each holder. A holder without a place has no entry, so the table is bounded by the number of
 /// places.
 #[derive(Debug, Default)]
-pub struct Held(Mutex<HashMap<Holder, usize>>);
+pub struct HolderCounts(Mutex<HashMap<Holder, usize>>);
 
-/// Returns whether a holder of `held` places may take one more while `free` of `max` are free. `held` is called only if
-/// few are free.
+/// Returns whether a holder may take one more place while `free` of `max` are free. `held` returns the number of places
+/// of the holder; it is called only if few are free.
 pub fn may_take(max: usize, free: usize, held: impl FnOnce() -> usize) -> bool {
     free > max / (HOLDER_TIMES + 1) || free > 0 && held() < HOLDER_TIMES.saturating_mul(free)
 }
 
-impl Held {
+impl HolderCounts {
     pub fn of(&self, holder: Holder) -> usize {
         self.lock().get(&holder).copied().unwrap_or(0)
     }
@@ -43,11 +43,11 @@ impl Held {
     }
 
     pub fn give_back(&self, holder: Holder) {
-        let mut held = self.lock();
-        if let Some(places) = held.get_mut(&holder) {
+        let mut counts = self.lock();
+        if let Some(places) = counts.get_mut(&holder) {
             *places = places.saturating_sub(1);
             if *places == 0 {
-                held.remove(&holder);
+                counts.remove(&holder);
             }
         }
     }
@@ -59,8 +59,8 @@ impl Held {
 
     /// Returns the holders of more than `floor` places. Cost: O(holders).
     pub fn over(&self, floor: usize) -> HashMap<Holder, usize> {
-        let held = self.lock();
-        held.iter().filter(|(_, places)| **places > floor).map(|(holder, places)| (*holder, *places)).collect()
+        let counts = self.lock();
+        counts.iter().filter(|(_, places)| **places > floor).map(|(holder, places)| (*holder, *places)).collect()
     }
 
     /// Halves every count. Used when the end of a place is not reported.
@@ -79,7 +79,7 @@ impl Held {
 /// Number of channels of each holder and of each namespace.
 pub(crate) struct Shares {
     max: usize,
-    held: Held,
+    counts: HolderCounts,
     /// Entry 0 counts the channels of all namespaces that the configuration does not name; the others are sorted by
     /// name.
     namespaces: Vec<(String, AtomicUsize)>,
@@ -94,7 +94,7 @@ impl Shares {
         let names: std::collections::BTreeSet<&String> = named.collect();
         let namespaces = std::iter::once(String::new()).chain(names.into_iter().cloned());
         let namespaces = namespaces.map(|name| (name, AtomicUsize::new(0))).collect();
-        Self { max, held: Held::default(), namespaces }
+        Self { max, counts: HolderCounts::default(), namespaces }
     }
 
     pub fn namespace(&self, name: &ChannelName) -> Namespace {
@@ -109,7 +109,7 @@ impl Shares {
     /// Returns whether this holder may create a channel in this namespace while there are `used` channels.
     pub fn may_create(&self, holder: Holder, namespace: Namespace, used: usize) -> bool {
         let free = self.max.saturating_sub(used);
-        may_take(self.max, free, || if holder == Holder::NONE { 0 } else { self.held.of(holder) })
+        may_take(self.max, free, || if holder == Holder::NONE { 0 } else { self.counts.of(holder) })
             && self.in_namespace(namespace) < NAMESPACE_TIMES.saturating_mul(free)
     }
 
@@ -119,17 +119,17 @@ impl Shares {
     }
 
     pub fn take(&self, holder: Holder, namespace: Namespace) {
-        self.held.take(holder);
+        self.counts.take(holder);
         self.namespaces[namespace as usize].1.fetch_add(1, Relaxed);
     }
 
     pub fn give_back(&self, holder: Holder, namespace: Namespace) {
-        self.held.give_back(holder);
+        self.counts.give_back(holder);
         let _ = self.namespaces[namespace as usize].1.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
     }
 
     pub fn fade(&self) {
-        self.held.fade();
+        self.counts.fade();
         for (_, channels) in &self.namespaces {
             channels.store(channels.load(Relaxed) / 2, Relaxed);
         }
@@ -143,23 +143,23 @@ impl Shares {
 
     /// Returns the holders whose idle channels may be evicted for `holder`: those with at least as many channels.
     pub fn as_large(&self, holder: Holder) -> HashMap<Holder, usize> {
-        self.held.over(self.held.of(holder).saturating_sub(1))
+        self.counts.over(self.counts.of(holder).saturating_sub(1))
     }
 
     /// Returns an equal share, and the holders above it, whose channels may be evicted for `holder` even if they are
     /// not idle. No holder is returned if `holder` has its share already.
     pub fn over_share(&self, holder: Holder) -> (usize, HashMap<Holder, usize>) {
-        let share = self.max / self.held.holders().max(1);
-        let is_below = self.held.of(holder) < share;
-        (share, if is_below { self.held.over(share) } else { HashMap::new() })
+        let share = self.max / self.counts.holders().max(1);
+        let is_below = self.counts.of(holder) < share;
+        (share, if is_below { self.counts.over(share) } else { HashMap::new() })
     }
 
     /// Returns the error for a channel that [`Shares::may_create`] refuses.
     pub fn too_many(&self, holder: Holder, used: usize) -> Error {
-        let (max, held, free) = (self.max, self.held.of(holder), self.max.saturating_sub(used));
-        let detail = if holder != Holder::NONE && free > 0 && held >= HOLDER_TIMES.saturating_mul(free) {
+        let (max, counts, free) = (self.max, self.counts.of(holder), self.max.saturating_sub(used));
+        let detail = if holder != Holder::NONE && free > 0 && counts >= HOLDER_TIMES.saturating_mul(free) {
             format!(
-                "this client has created {held} of at most {max} channels, and the {free} free ones are kept for other \
+                "this client has created {counts} of at most {max} channels, and the {free} free ones are kept for other \
                  clients: publish into existing channels, or try again when idle ones have been evicted"
             )
         } else {
@@ -176,18 +176,18 @@ impl Shares {
 /// to evict and the number of channels.
 pub(crate) fn victims(
     mut candidates: Vec<(Holder, u64)>,
-    held: &HashMap<Holder, usize>,
+    counts: &HashMap<Holder, usize>,
     floor: usize,
     most: usize,
 ) -> HashMap<Holder, (u64, usize)> {
     candidates.sort_unstable();
     let runs: Vec<&[(Holder, u64)]> = candidates.chunk_by(|a, b| a.0 == b.0).collect();
     let gives = |run: &[(Holder, u64)], level: usize| {
-        run.len().min(held.get(&run[0].0).copied().unwrap_or(0).saturating_sub(level))
+        run.len().min(counts.get(&run[0].0).copied().unwrap_or(0).saturating_sub(level))
     };
     let sum = |level: usize| runs.iter().map(|run| gives(run, level)).sum::<usize>();
     // Binary search for the highest level that frees enough channels. The result is the floor if no level does.
-    let (mut enough, mut too_few) = (floor, held.values().copied().max().unwrap_or(0).max(floor) + 1);
+    let (mut enough, mut too_few) = (floor, counts.values().copied().max().unwrap_or(0).max(floor) + 1);
     while too_few - enough > 1 {
         let middle = enough + (too_few - enough) / 2;
         if sum(middle) >= most { enough = middle } else { too_few = middle }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn one_holder_leaves_a_ninth_and_the_next_a_ninth_of_it() {
+    fn each_holder_leaves_a_ninth_of_free_places() {
         let (shares, mut used) = (shares(9000), 0);
         assert_eq!(flood(&shares, &mut used, 1, 0), 8000);
         assert_eq!(flood(&shares, &mut used, 2, 1), 889);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn one_namespace_leaves_room_to_others_whoever_floods_it() {
+    fn flooded_namespace_leaves_room_for_others() {
         let (shares, mut used) = (shares(3300), 0);
         while shares.may_create(Holder::new(used as u32 + 1), 0, used) {
             shares.take(Holder::new(used as u32 + 1), 0);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_itself_may_take_all_there_is() {
+    fn server_may_use_all_channels() {
         let (shares, mut used) = (shares(33), 0);
         assert_eq!(flood(&shares, &mut used, 0, 0), 32);
         assert_eq!(flood(&shares, &mut used, 0, 1), 1);
@@ -262,12 +262,12 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_holder_gives_first_and_its_longest_silent() {
-        let held = [(Holder::new(1), 100), (Holder::new(2), 10), (Holder::new(3), 3)].into();
+    fn eviction_takes_idle_channels_of_largest_holder() {
+        let counts = [(Holder::new(1), 100), (Holder::new(2), 10), (Holder::new(3), 3)].into();
         let of = |holder: u32, times: std::ops::Range<u64>| times.map(move |time| (Holder::new(holder), time));
         let all: Vec<_> = of(1, 50..150).chain(of(2, 0..10)).chain(of(3, 0..3)).collect();
         let picked = |floor, most| {
-            let mut picked: Vec<_> = victims(all.clone(), &held, floor, most).into_iter().collect();
+            let mut picked: Vec<_> = victims(all.clone(), &counts, floor, most).into_iter().collect();
             picked.sort_unstable();
             picked.into_iter().map(|(holder, (until_ms, count))| (holder.number(), until_ms, count)).collect::<Vec<_>>()
         };
@@ -279,17 +279,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_forgotten() {
-        let held = Held::default();
-        held.take(Holder::new(1));
-        held.take(Holder::new(1));
-        held.take(Holder::new(2));
-        held.give_back(Holder::new(2));
-        held.give_back(Holder::new(3));
-        assert_eq!((held.of(Holder::new(1)), held.of(Holder::new(2)), held.holders()), (2, 0, 1));
-        held.fade();
-        assert_eq!(held.of(Holder::new(1)), 1);
-        held.fade();
-        assert_eq!(held.holders(), 0);
+    fn empty_holders_are_removed() {
+        let counts = HolderCounts::default();
+        counts.take(Holder::new(1));
+        counts.take(Holder::new(1));
+        counts.take(Holder::new(2));
+        counts.give_back(Holder::new(2));
+        counts.give_back(Holder::new(3));
+        assert_eq!((counts.of(Holder::new(1)), counts.of(Holder::new(2)), counts.holders()), (2, 0, 1));
+        counts.fade();
+        assert_eq!(counts.of(Holder::new(1)), 1);
+        counts.fade();
+        assert_eq!(counts.holders(), 0);
     }
 }

@@ -11,10 +11,7 @@ use std::{
 };
 
 use millrace_client::data_channel::{AnswerError, OPEN_TIMEOUT, PeerSocket};
-use millrace_rtc::{
-    Event, Lane,
-    forward::{Config as Forward, Forwarder, PeerId, PeerOptions, Refused, Stats},
-};
+use millrace_rtc::{Event, Lane};
 use tokio::{
     net::TcpListener,
     sync::Notify,
@@ -22,7 +19,10 @@ use tokio::{
     time::{sleep, sleep_until},
 };
 
-use crate::http;
+use crate::{
+    forward::{self, Forwarder, PeerId, PeerOptions, Refused, Stats},
+    http,
+};
 
 /// Silent peer timeout: a live peer checks the path at least every few seconds.
 /// Source: RFC 7675, section 5.1: 30 s.
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Config {
     /// Address for offers.
     pub listen: SocketAddr,
-    pub forward: Forward,
+    pub forward: forward::Config,
     /// Secret required from every request; `None`: no authentication.
     pub secret: Option<String>,
     /// Origins whose pages may join.
@@ -58,7 +58,7 @@ pub(crate) struct SharedState {
     /// Wakes the task of a peer when messages are queued for it.
     wakes: RefCell<HashMap<PeerId, Rc<Notify>>>,
     /// Notified when a window starts and no other window was open.
-    begun: Notify,
+    window_started: Notify,
 }
 
 /// Reason why a peer cannot join.
@@ -77,7 +77,7 @@ impl Gateway {
     pub async fn bind(config: Config) -> io::Result<Self> {
         let listener = TcpListener::bind(config.listen).await?;
         let forwarder = RefCell::new(Forwarder::new(config.forward.clone()));
-        let state = SharedState { config, forwarder, wakes: RefCell::default(), begun: Notify::new() };
+        let state = SharedState { config, forwarder, wakes: RefCell::default(), window_started: Notify::new() };
         Ok(Self { listener, state: Rc::new(state) })
     }
 
@@ -90,12 +90,12 @@ impl Gateway {
         let Self { listener, state } = self;
         let tasks = LocalSet::new();
         let windows = state.clone();
-        tasks.spawn_local(async move { windows.keep_windows().await });
+        tasks.spawn_local(async move { windows.run_windows().await });
         tasks
             .run_until(async move {
-                let room = Arc::new(tokio::sync::Semaphore::new(http::CONNECTIONS_MAX));
+                let permits = Arc::new(tokio::sync::Semaphore::new(http::CONNECTIONS_MAX));
                 loop {
-                    let Ok(permit) = room.clone().acquire_owned().await else { return };
+                    let Ok(permit) = permits.clone().acquire_owned().await else { return };
                     match listener.accept().await {
                         Ok((stream, _)) => {
                             let state = state.clone();
@@ -142,49 +142,49 @@ impl SharedState {
 
     /// Serves one peer until it leaves.
     async fn serve(&self, id: PeerId, mut socket: PeerSocket, wake: &Notify) {
-        let opens_by = Instant::now() + OPEN_TIMEOUT;
+        let open_deadline = Instant::now() + OPEN_TIMEOUT;
         let mut is_open = false;
         while !socket.is_over() {
             while let Some(event) = socket.poll_event() {
                 match event {
                     Event::Open(Lane::Session) => is_open = true,
-                    Event::Data(lane, message) => self.take(id, lane, message),
+                    Event::Data(lane, message) => self.handle_message(id, lane, message),
                     Event::Closed => return,
                     Event::Open(Lane::Latest) | Event::Low(_) => {}
                 }
             }
             while is_open && socket.buffered(Lane::Session) + socket.buffered(Lane::Latest) < BUFFERED_MAX {
                 let Some(message) = self.forwarder.borrow_mut().poll_output(id) else { break };
-                // There is room. A message for a lossy channel that the peer does not have is lost, as any message
-                // on that channel may be.
+                // A message for a lossy channel that the peer has not opened is dropped, as any message on that channel
+                // may be.
                 socket.write(message.lane, message.is_text, &message.bytes);
             }
             socket.flush().await;
-            let ends = if is_open { socket.last_received() + SILENCE_MAX } else { opens_by };
+            let deadline = if is_open { socket.last_received() + SILENCE_MAX } else { open_deadline };
             tokio::select! {
                 () = socket.wait() => {}
                 () = wake.notified(), if is_open => {}
-                () = sleep_until(ends.into()) => return,
+                () = sleep_until(deadline.into()) => return,
             }
         }
     }
 
     /// Handles a message from a peer.
-    fn take(&self, from: PeerId, lane: Lane, message: Vec<u8>) {
+    fn handle_message(&self, from: PeerId, lane: Lane, message: Vec<u8>) {
         let mut forwarder = self.forwarder.borrow_mut();
-        let is_quiet = forwarder.poll_timeout().is_none();
+        let had_no_window = forwarder.poll_timeout().is_none();
         forwarder.handle_message(Instant::now(), from, lane, message);
-        if is_quiet && forwarder.poll_timeout().is_some() {
-            self.begun.notify_one();
+        if had_no_window && forwarder.poll_timeout().is_some() {
+            self.window_started.notify_one();
         }
         self.wake(&mut forwarder);
     }
 
-    async fn keep_windows(&self) {
+    async fn run_windows(&self) {
         loop {
             let due = self.forwarder.borrow_mut().poll_timeout();
             match due {
-                None => self.begun.notified().await,
+                None => self.window_started.notified().await,
                 Some(due) => {
                     sleep_until(due.into()).await;
                     let mut forwarder = self.forwarder.borrow_mut();

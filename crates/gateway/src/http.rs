@@ -11,12 +11,14 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use millrace_client::data_channel::{AnswerError, SDP};
-use millrace_rtc::forward::{PeerOptions, Refused};
 use serde_json::json;
 use subtle::ConstantTimeEq;
 use tokio::net::TcpStream;
 
-use crate::gateway::{JoinError, SharedState};
+use crate::{
+    forward::{PeerOptions, Refused},
+    gateway::{JoinError, SharedState},
+};
 
 /// Maximum number of connections served at the same time; further connections wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 256;
@@ -96,7 +98,7 @@ async fn route(
             Err(Problem(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", format!("allowed here: {allowed}")))
         }
         _ => {
-            let detail = "a gateway has `POST /v1/connect?name=NAME&to=NAME` and `GET /v1/stats`";
+            let detail = "unknown path; the paths are `POST /v1/connect?name=NAME&to=NAME` and `GET /v1/stats`";
             Err(Problem(StatusCode::NOT_FOUND, "not_found", detail.into()))
         }
     }
@@ -109,7 +111,7 @@ fn authorize(state: &SharedState, headers: &HeaderMap) -> Result<(), Problem> {
     match bool::from(shown.ct_eq(secret.as_bytes())) {
         true => Ok(()),
         false => {
-            let detail = "show the gateway's secret, as `Authorization: Bearer SECRET`";
+            let detail = "send the gateway's secret, as `Authorization: Bearer SECRET`";
             Err(Problem(StatusCode::UNAUTHORIZED, "unauthorized", detail.into()))
         }
     }
@@ -119,18 +121,17 @@ async fn connect(state: &Rc<SharedState>, request: Request<Incoming>, local: IpA
     let bad = |detail: String| Problem(StatusCode::BAD_REQUEST, "bad_request", detail);
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(SDP) {
-        return Err(bad("a POST brings an offer for data channels, as `Content-Type: application/sdp`".into()));
+        return Err(bad("expected an offer for data channels, as `Content-Type: application/sdp`".into()));
     }
     let options = options(request.uri().query().unwrap_or_default()).map_err(|error| bad(error.to_string()))?;
     let offer = Limited::new(request.into_body(), OFFER_BYTES_MAX).collect().await;
-    let offer =
-        offer.map_err(|_| bad(format!("the offer has not come whole, or has more than {OFFER_BYTES_MAX} bytes")))?;
+    let offer = offer.map_err(|_| bad(format!("the offer is incomplete, or larger than {OFFER_BYTES_MAX} bytes")))?;
     let offer = String::from_utf8(offer.to_bytes().into()).map_err(|_| bad("the offer is not UTF-8".into()))?;
     match state.join(options, &offer, local).await {
         Ok(answer) => Ok(whole(StatusCode::CREATED, SDP, answer)),
         Err(error) => {
             let (status, code) = match &error {
-                JoinError::Refused(Refused::Taken) => (StatusCode::CONFLICT, "name_taken"),
+                JoinError::Refused(Refused::NameTaken) => (StatusCode::CONFLICT, "name_taken"),
                 JoinError::Refused(Refused::Full) | JoinError::Answer(AnswerError::Socket(_)) => {
                     (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
                 }
@@ -148,9 +149,9 @@ async fn connect(state: &Rc<SharedState>, request: Request<Incoming>, local: IpA
 enum QueryError {
     #[error("the peer has no name: use `/v1/connect?name=NAME`")]
     NoName,
-    #[error("`urgent` has {URGENT_BYTES_MAX} bytes at most")]
+    #[error("`urgent` is longer than {URGENT_BYTES_MAX} bytes")]
     UrgentTooLong,
-    #[error("no parameter `{0}`; there are name, to and urgent")]
+    #[error("unknown parameter `{0}`; the parameters are `name`, `to` and `urgent`")]
     UnknownParameter(String),
 }
 

@@ -1,15 +1,17 @@
 //! Gateway: a native peer that forwards messages between the data channels of its peers. A peer joins with an offer
 //! over HTTP and names the receiver of its messages.
 //!
-//! This crate never links the server, and it never decides how a message is forwarded: [`millrace_rtc::forward`]
-//! decides.
-//! Read first: [`Gateway`], [`Config`].
+//! This crate never links the server.
 //!
+//! Read first: [`Gateway`], [`Config`], [`forward::Forwarder`].
+//!
+//! - [`forward`]: which message goes to which peer, and bundles; without I/O and without a clock
 //! - `gateway.rs`: one task per peer, each with its own socket, and one task for the windows of the bundles
 //! - `http.rs`: offers, answers and statistics
 //!
 //! Source: docs/reference/gateway.md.
 
+pub mod forward;
 mod gateway;
 mod http;
 

@@ -61,7 +61,7 @@ mod tests {
     use crate::recording::Column;
 
     #[test]
-    fn only_what_is_promised_can_fail() {
+    fn only_promised_checks_can_fail() {
         let column = |name: &str| Column { name: name.into(), unit: String::new() };
         let row = |cells: [&str; 4]| cells.map(Value::from).to_vec();
         let mut table = Table {

@@ -396,7 +396,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recording_comes_back_as_it_was() {
+    fn recording_round_trips() {
         let mut latency_us = Histogram::default();
         [3, 700, 80_000].into_iter().for_each(|us| latency_us.record_us(us));
         let empty = Histogram::default;

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_kept_or_missed() {
+    fn run_keeps_or_misses_the_service_level() {
         let hundred = || 1..=100u64;
         for (slo, kept) in [
             ("p99<100us", true),

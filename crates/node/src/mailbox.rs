@@ -28,7 +28,7 @@ pub struct Delivery {
     pub route: Arc<Route>,
     /// Key of the channel in the shard's hub, if known.
     pub key: Option<ChannelKey>,
-    pub news: ChannelEvent,
+    pub event: ChannelEvent,
 }
 
 #[derive(Clone, Debug)]
@@ -142,11 +142,11 @@ mod tests {
         let head = PublicationHead { offset, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text };
         let publication = Publication::new(head, b"");
         let route = Router::new(1).route(&ChannelName::parse(channel).unwrap());
-        Delivery { route, key: None, news: ChannelEvent::Published(Epoch(1), publication) }
+        Delivery { route, key: None, event: ChannelEvent::Published(Epoch(1), publication) }
     }
 
     #[test]
-    fn who_attends_is_not_woken_and_misses_nothing() {
+    fn running_shard_is_not_woken_and_misses_nothing() {
         let mailbox = Mailbox::default();
         let woken = |mailbox: &Mailbox| {
             let mut notified = std::pin::pin!(mailbox.filled());
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mailbox_is_congested_from_the_mark_until_it_is_emptied() {
+    fn mailbox_is_congested_until_it_is_empty() {
         let all = Arc::<AtomicUsize>::default();
         let (one, other) = (Mailbox::new(all.clone()), Mailbox::new(all.clone()));
         let seen = || (one.is_congested(), other.is_congested(), all.load(Relaxed));
@@ -183,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn an_overflow_keeps_the_newest_of_each_channel() {
+    fn overflowing_mailbox_keeps_newest_per_channel() {
         let mailbox = Mailbox::default();
         mailbox.push(delivery("rare", 1));
         for offset in 1..=ENTRIES_MAX as u64 {
             mailbox.push(delivery("busy", offset));
         }
-        let offset = |delivery: &Delivery| match &delivery.news {
+        let offset = |delivery: &Delivery| match &delivery.event {
             ChannelEvent::Published(_, publication) => publication.offset,
             ChannelEvent::Moved(moved) => moved.top.offset,
         };

@@ -79,7 +79,7 @@ pub type Value<M> = fn(&M) -> &AtomicU64;
 pub struct Family<M: 'static> {
     pub name: &'static str,
     pub kind: MetricKind,
-    /// What operators read beside the name, in one or two sentences.
+    /// Description for operators, in one or two sentences.
     pub help: &'static str,
     pub value: Value<M>,
 }

@@ -170,14 +170,14 @@ impl Router {
         })
     }
 
-    /// Sends news of a channel to every shard that has a reader for it.
-    fn tell(&self, route: &Arc<Route>, news: impl Fn() -> ChannelEvent) {
+    /// Sends event of a channel to every shard that has a reader for it.
+    fn notify(&self, route: &Arc<Route>, event: impl Fn() -> ChannelEvent) {
         let has_patterns = self.pattern_count.load(SeqCst) > 0;
         let by_pattern = if has_patterns { self.by_pattern(&route.name) } else { Vec::new() };
         for (shard, way) in route.ways.iter().enumerate() {
             if way.readers.load(Acquire) > 0 || by_pattern.get(shard).is_some_and(|listens| *listens) {
                 let key = ChannelKey::from_bits(way.key.load(Relaxed));
-                self.mailboxes[shard].push(Delivery { route: route.clone(), key, news: news() });
+                self.mailboxes[shard].push(Delivery { route: route.clone(), key, event: event() });
             }
         }
     }
@@ -202,11 +202,11 @@ impl Deliver for Router {
     }
 
     fn deliver(&self, route: &Arc<Route>, _: &ChannelName, epoch: Epoch, publication: &Publication) {
-        self.tell(route, || ChannelEvent::Published(epoch, publication.clone()));
+        self.notify(route, || ChannelEvent::Published(epoch, publication.clone()));
     }
 
     fn moved(&self, route: &Arc<Route>, _: &ChannelName, from: Position, top: Position) {
-        self.tell(route, || ChannelEvent::Moved(Box::new(Moved { from, top })));
+        self.notify(route, || ChannelEvent::Moved(Box::new(Moved { from, top })));
     }
 
     fn forget(&self, channel: &ChannelName, route: Arc<Route>) {
@@ -237,7 +237,7 @@ mod tests {
     use millrace_protocol::{Kind, PublicationHead};
 
     #[test]
-    fn only_interested_shards_get_it_and_only_once() {
+    fn publication_reaches_each_reading_shard_once() {
         let router = Router::new(3);
         let channel = ChannelName::parse("a/b").unwrap();
         let key = ChannelKey::from_bits(1 << 32).unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_publishes_into_a_full_mailbox_meets_congestion() {
+    fn only_publisher_into_full_mailbox_is_congested() {
         let router = Router::new(2);
         let [busy, quiet, matched] = ["busy", "quiet", "matched/x"].map(|name| ChannelName::parse(name).unwrap());
         let key = ChannelKey::from_bits(1 << 32).unwrap();

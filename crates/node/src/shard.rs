@@ -9,7 +9,7 @@ use std::{
 };
 
 use millrace_delivery::{ConnId, Hub, Output, Page, PageLimit, ReadTicket, WaiterId, Wire};
-use millrace_engine::{Answer, Engine, Place};
+use millrace_engine::{Answer, ChannelSlot, Engine};
 use millrace_protocol::{
     ChannelName, Code, Error, NewPublication, Pattern, Position, Since,
     session::{Policy, Target, encode_error_push},
@@ -30,7 +30,7 @@ const PATTERN_CHANNELS_MAX: usize = 10_000;
 
 /// Sockets of a shard: its hub writes to them, and the shard closes them.
 pub trait Sockets: Wire + 'static {
-    /// What the sockets count.
+    /// Metrics of the sockets.
     type Metrics;
 
     fn metrics(&self) -> Arc<Self::Metrics>;
@@ -130,8 +130,8 @@ impl<S: Sockets> Shard<S> {
         let mut entries = self.router.mailbox(self.id).take(self.spare.take());
         self.with(|hub, sockets| {
             entries.iter().for_each(|entry| hub.expect(entry.key));
-            for Delivery { route, key, news } in entries.drain(..) {
-                match news {
+            for Delivery { route, key, event } in entries.drain(..) {
+                match event {
                     ChannelEvent::Published(epoch, publication) => hub.deliver(&route.name, key, epoch, &publication),
                     ChannelEvent::Moved(moved) => hub.moved(&route.name, key, moved.from, moved.top),
                 }
@@ -167,11 +167,11 @@ impl<S: Sockets> Shard<S> {
     /// [`Engine::append_at`].
     pub fn append_at(
         &self,
-        place: &mut Place,
+        slot: &mut ChannelSlot,
         channel: &mut ChannelName,
         publication: NewPublication,
     ) -> Answer<Result<Position, Error>> {
-        self.counted(publication, |publication| self.engine.append_at(place, channel, publication))
+        self.counted(publication, |publication| self.engine.append_at(slot, channel, publication))
     }
 
     fn counted(
@@ -395,9 +395,9 @@ impl<S: Sockets> Shard<S> {
                 Output::Wake(waiter) => self.report_woken(waiter),
                 Output::Refuse { conn, error } => {
                     let mut hub = self.hub.borrow_mut();
-                    let Some(form) = hub.form(conn) else { continue };
+                    let Some(encoding) = hub.encoding(conn) else { continue };
                     let mut frame = Vec::new();
-                    form.encode_text(&mut frame, &encode_error_push(&error));
+                    encoding.encode_text(&mut frame, &encode_error_push(&error));
                     hub.send(conn, &frame, &mut *self.sockets.borrow_mut());
                 }
                 Output::Close(conn) => {

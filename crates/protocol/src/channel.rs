@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_checked() {
+    fn invalid_names_are_refused() {
         for good in ["a", "cars/1/telemetry", "A-Z_0.9:x", &"x".repeat(255)] {
             assert!(ChannelName::parse(good).is_ok(), "{good}");
         }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_match_as_in_mqtt() {
+    fn wildcards_match_like_mqtt() {
         let yes = [
             ("a/+/c", "a/b/c"),
             ("a/#", "a/b/c"),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_covers_what_it_matches_all_of() {
+    fn pattern_covers_only_patterns_inside_it() {
         let covers = |held: &str, asked: &str| Pattern::parse(held).unwrap().covers(asked);
         assert!(covers("cars/#", "cars/+/x") && covers("cars/+", "cars/7") && covers("#", "#") && covers("+/#", "#"));
         assert!(
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn state_reports_and_inboxes_of_rooms_are_reserved() {
+    fn room_channels_are_reserved() {
         for (channel, reserved) in [
             ("rooms/a/state", true),
             ("rooms/a/reports", true),

@@ -36,20 +36,20 @@ pub const CODES: &[(Code, &str, u16, bool, &str)] = &[
     (Code::BadPosition, "bad_position", 400, false, "Bad position"),
     (Code::BadJson, "bad_json", 400, false, "Malformed JSON or unknown command"),
     (Code::BadTicket, "bad_ticket", 400, false, "Bad resume ticket"),
-    (Code::Unauthorized, "unauthorized", 401, false, "No good token"),
-    (Code::Forbidden, "forbidden", 403, false, "Not allowed"),
+    (Code::Unauthorized, "unauthorized", 401, false, "Missing or invalid token"),
+    (Code::Forbidden, "forbidden", 403, false, "Forbidden"),
     (Code::NotFound, "not_found", 404, false, "Not found"),
     (Code::MethodNotAllowed, "method_not_allowed", 405, false, "Method not allowed"),
     (Code::NotAcceptable, "not_acceptable", 406, false, "Not acceptable"),
-    (Code::Timeout, "timeout", 408, true, "Too slow"),
+    (Code::Timeout, "timeout", 408, true, "Timeout"),
     (Code::AlreadySubscribed, "already_subscribed", 409, false, "Already subscribed"),
     (Code::NotSubscribed, "not_subscribed", 409, false, "Not subscribed"),
-    (Code::Conflict, "conflict", 409, false, "Not as it is already"),
+    (Code::Conflict, "conflict", 409, false, "Conflict"),
     (Code::TooLarge, "too_large", 413, false, "Too large"),
     (Code::Unsupported, "unsupported", 415, false, "Unsupported content type"),
-    (Code::TooMany, "too_many", 429, true, "Too many"),
-    (Code::Congested, "congested", 429, true, "Publications come faster than they leave"),
-    (Code::RateLimited, "rate_limited", 429, true, "Too fast"),
+    (Code::TooMany, "too_many", 429, true, "Limit reached"),
+    (Code::Congested, "congested", 429, true, "Too many publications are waiting"),
+    (Code::RateLimited, "rate_limited", 429, true, "Rate limit exceeded"),
     (Code::Internal, "internal", 500, true, "Internal error"),
     (Code::NotImplemented, "not_implemented", 501, false, "Not implemented"),
     (Code::Unavailable, "unavailable", 503, true, "Unavailable"),
@@ -93,7 +93,7 @@ impl Error {
         self
     }
 
-    /// Returns the JSON form used in a session's reply or a batch's result: `{"code", "detail", "retry"}`, and
+    /// Returns the JSON object used in a session's reply or a batch's result: `{"code", "detail", "retry"}`, and
     /// `"retry_s"` if it is known.
     pub fn to_json(&self) -> serde_json::Value {
         let mut error = json!({ "code": self.code.name(), "detail": self.detail, "retry": self.code.may_retry() });
@@ -124,13 +124,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_code_has_a_row_and_so_have_all_before() {
+    fn every_code_has_a_row() {
         assert_eq!(CODES.len(), Code::Unavailable as usize + 1);
         assert!(CODES.iter().enumerate().all(|(i, row)| row.0 as usize == i));
     }
 
     #[test]
-    fn problems_name_code_and_status() {
+    fn problem_contains_code_and_status() {
         let problem = Error::new(Code::BadPosition, "x").to_problem();
         assert_eq!(problem["status"], 400);
         assert_eq!(problem["type"], "urn:millrace:error:bad_position");

@@ -7,23 +7,24 @@ use crate::{Code, Error, Pattern, session::Target};
 /// Operation that a rule permits on a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Right {
+pub enum Permission {
     Subscribe,
     Publish,
     Presence,
     History,
 }
 
-impl Right {
-    pub const ALL: [Right; 4] = [Right::Subscribe, Right::Publish, Right::Presence, Right::History];
+impl Permission {
+    pub const ALL: [Permission; 4] =
+        [Permission::Subscribe, Permission::Publish, Permission::Presence, Permission::History];
 
     /// Returns the name used in claims and configuration.
     pub fn name(self) -> &'static str {
         match self {
-            Right::Subscribe => "subscribe",
-            Right::Publish => "publish",
-            Right::Presence => "presence",
-            Right::History => "history",
+            Permission::Subscribe => "subscribe",
+            Permission::Publish => "publish",
+            Permission::Presence => "presence",
+            Permission::History => "history",
         }
     }
 }
@@ -42,13 +43,13 @@ pub struct Grant {
     /// Issue time, in seconds since 1970. All earlier grants of a subject can be revoked together.
     pub issued_s: Option<u64>,
     /// Permitted operations with the channels they apply to. A plain name is a pattern that matches itself.
-    pub rules: Vec<(Right, Pattern)>,
+    pub rules: Vec<(Permission, Pattern)>,
 }
 
 impl Grant {
     pub fn everything() -> Self {
         let all = Pattern::parse("#").expect("`#` is a pattern");
-        Self { rules: Right::ALL.map(|right| (right, all.clone())).into(), ..Self::default() }
+        Self { rules: Permission::ALL.map(|permission| (permission, all.clone())).into(), ..Self::default() }
     }
 
     pub fn nothing() -> Self {
@@ -56,11 +57,11 @@ impl Grant {
     }
 
     /// Adds a permission on all channels that match the pattern.
-    pub fn allow(&mut self, right: Right, pattern: Pattern) {
-        self.rules.push((right, pattern));
+    pub fn allow(&mut self, permission: Permission, pattern: Pattern) {
+        self.rules.push((permission, pattern));
     }
 
-    pub fn rules(&self) -> &[(Right, Pattern)] {
+    pub fn rules(&self) -> &[(Permission, Pattern)] {
         &self.rules
     }
 
@@ -68,12 +69,12 @@ impl Grant {
     /// covers everything that it matches.
     ///
     /// Cost: O(rules). Errors: [`Code::Forbidden`], with the permission and the target.
-    pub fn check(&self, right: Right, target: &Target) -> Result<(), Error> {
+    pub fn check(&self, permission: Permission, target: &Target) -> Result<(), Error> {
         let target = target.as_str();
-        if self.rules.iter().any(|rule| rule.0 == right && rule.1.covers(target)) {
+        if self.rules.iter().any(|rule| rule.0 == permission && rule.1.covers(target)) {
             return Ok(());
         }
-        Err(Error::new(Code::Forbidden, format!("you have no right `{}` on `{target}`", right.name())))
+        Err(Error::new(Code::Forbidden, format!("the token does not permit `{}` on `{target}`", permission.name())))
     }
 }
 
@@ -81,41 +82,43 @@ impl Grant {
 mod tests {
     use super::*;
 
-    fn allows(grant: &Grant, right: Right, target: &str) -> bool {
-        grant.check(right, &Target::parse(target).unwrap()).is_ok()
+    fn allows(grant: &Grant, permission: Permission, target: &str) -> bool {
+        grant.check(permission, &Target::parse(target).unwrap()).is_ok()
     }
 
     #[test]
-    fn everything_and_nothing_are_what_they_say() {
-        for right in Right::ALL {
+    fn everything_permits_all_and_nothing_permits_none() {
+        for permission in Permission::ALL {
             for target in ["a", "a/b/c", "a/+", "#", "+/#"] {
-                assert!(allows(&Grant::everything(), right, target), "{right:?} {target}");
-                assert!(!allows(&Grant::nothing(), right, target), "{right:?} {target}");
+                assert!(allows(&Grant::everything(), permission, target), "{permission:?} {target}");
+                assert!(!allows(&Grant::nothing(), permission, target), "{permission:?} {target}");
             }
         }
     }
 
     #[test]
-    fn a_right_is_no_other_right() {
+    fn permissions_are_independent() {
         let mut grant = Grant::nothing();
-        grant.allow(Right::Publish, Pattern::parse("cars/7/#").unwrap());
-        grant.allow(Right::Subscribe, Pattern::parse("news").unwrap());
-        assert!(allows(&grant, Right::Publish, "cars/7/telemetry") && allows(&grant, Right::Subscribe, "news"));
-        for right in [Right::Subscribe, Right::Presence, Right::History] {
-            assert!(!allows(&grant, right, "cars/7/telemetry"), "{right:?}");
+        grant.allow(Permission::Publish, Pattern::parse("cars/7/#").unwrap());
+        grant.allow(Permission::Subscribe, Pattern::parse("news").unwrap());
+        assert!(
+            allows(&grant, Permission::Publish, "cars/7/telemetry") && allows(&grant, Permission::Subscribe, "news")
+        );
+        for permission in [Permission::Subscribe, Permission::Presence, Permission::History] {
+            assert!(!allows(&grant, permission, "cars/7/telemetry"), "{permission:?}");
         }
-        let error = grant.check(Right::Publish, &Target::parse("cars/8/telemetry").unwrap()).unwrap_err();
+        let error = grant.check(Permission::Publish, &Target::parse("cars/8/telemetry").unwrap()).unwrap_err();
         assert_eq!(error.code, Code::Forbidden);
         assert!(error.detail.contains("publish") && error.detail.contains("cars/8/telemetry"), "{error}");
     }
 
     #[test]
-    fn two_rules_together_are_not_one() {
+    fn one_rule_must_cover_the_whole_pattern() {
         let mut grant = Grant::nothing();
-        grant.allow(Right::Subscribe, Pattern::parse("a").unwrap());
-        grant.allow(Right::Subscribe, Pattern::parse("a/+/#").unwrap());
+        grant.allow(Permission::Subscribe, Pattern::parse("a").unwrap());
+        grant.allow(Permission::Subscribe, Pattern::parse("a/+/#").unwrap());
         assert!(
-            !allows(&grant, Right::Subscribe, "a/#"),
+            !allows(&grant, Permission::Subscribe, "a/#"),
             "what no single rule covers is refused, even if all of them would"
         );
     }

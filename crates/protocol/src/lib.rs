@@ -2,11 +2,11 @@
 //! clock and keeps no state between messages. There are two exceptions: a [`websocket::Decoder`] keeps an
 //! incomplete message, and each thread keeps its compression tables.
 //!
-//! Read first: [`Publication`], [`Position`], [`Form`].
+//! Read first: [`Publication`], [`Position`], [`Encoding`].
 
 mod channel;
+pub mod encoding;
 mod error;
-pub mod form;
 mod grant;
 mod pattern_map;
 mod position;
@@ -17,9 +17,9 @@ mod transport;
 pub mod websocket;
 
 pub use channel::{ChannelName, NAME_BYTES_MAX, Pattern, is_reserved};
+pub use encoding::Encoding;
 pub use error::{CODES, Code, Error};
-pub use form::Form;
-pub use grant::{Grant, Right};
+pub use grant::{Grant, Permission};
 pub use pattern_map::PatternMap;
 pub use position::{Epoch, Gap, Position, Since};
 pub use publication::{

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_what_matches_and_nothing_else() {
+    fn pattern_map_finds_exactly_the_matches() {
         let patterns: Vec<Pattern> =
             texts(&["a", "b", "+", "#"]).iter().filter_map(|text| Pattern::parse(text).ok()).collect();
         let mut map = PatternMap::default();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_match_costs_nothing() {
+    fn lookup_without_match_is_cheap() {
         let mut map = PatternMap::default();
         for i in 0..100_000 {
             map.get_or_insert_with(&pattern(&format!("users/{i}/+/#")), || ());

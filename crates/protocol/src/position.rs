@@ -73,7 +73,7 @@ impl FromStr for Since {
         if let Some(ms) = parse_time(text) {
             return Ok(Since::Time(ms));
         }
-        let detail = "a place in history is `now`, `earliest`, a position such as `5f0c12ab:57`, or a time such as `2026-11-20T10:00:00Z`";
+        let detail = "a start position is `now`, `earliest`, a position such as `5f0c12ab:57`, or a time such as `2026-11-20T10:00:00Z`";
         Err(Error::new(Code::BadPosition, detail))
     }
 }
@@ -86,10 +86,10 @@ impl Since {
     pub fn check_until(self, until: Since) -> Result<(), Error> {
         let bad = |detail: &str| Err(Error::new(Code::BadRequest, detail));
         match (self, until) {
-            (_, Since::Earliest) => bad("`until` is a position, a time, or `now`; before `earliest` there is nothing"),
-            (Since::Now, _) => {
-                bad("`since=now` begins after all there is, and `until` ends what there is: leave one out")
-            }
+            (_, Since::Earliest) => bad("`until` must be a position, a time, or `now`; nothing precedes `earliest`"),
+            (Since::Now, _) => bad(
+                "`since=now` starts after all existing publications, so a range with `until` is empty; omit one of the two",
+            ),
             (Since::Position(since), Since::Position(until))
                 if since.epoch == until.epoch && until.offset < since.offset =>
             {
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn position_reads_what_it_writes() {
+    fn position_round_trips() {
         let position = Position { epoch: Epoch(0x0f0c_12ab), offset: u64::MAX };
         assert_eq!(position.to_string(), "0f0c12ab:18446744073709551615");
         assert_eq!(position.to_string().parse::<Position>().unwrap(), position);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn since_speaks_four_languages() {
+    fn since_accepts_four_syntaxes() {
         assert_eq!("now".parse::<Since>().unwrap(), Since::Now);
         assert_eq!("earliest".parse::<Since>().unwrap(), Since::Earliest);
         assert_eq!("1700000000123".parse::<Since>().unwrap(), Since::Time(1_700_000_000_123));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_offsets_and_fractions() {
+    fn time_accepts_offsets_and_fractions() {
         for (text, ms) in [
             ("2026-11-20T10:00:00Z", 1_795_168_800_000),
             ("2026-11-20t10:00:00.5z", 1_795_168_800_500),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_cannot_be_meant_is_refused() {
+    fn impossible_range_is_refused() {
         let at = |epoch, offset| Since::Position(Position { epoch: Epoch(epoch), offset });
         for (since, until) in [
             (Since::Earliest, Since::Now),

@@ -11,7 +11,7 @@ pub const KEY_BYTES_MAX: usize = 255;
 /// levels; the message envelope uses a few of them.
 pub const JSON_DEPTH_MAX: usize = 100;
 
-/// Type of a payload. Determines how forms with an envelope encode it.
+/// Type of a payload. Determines how encodings with an envelope encode it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Json,
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn json_that_is_too_deep_is_text() {
+    fn too_deep_json_is_text() {
         let nested = |depth: usize| format!("{}\"[{{\\\"\"{}", "[".repeat(depth), "]".repeat(depth));
         assert_eq!(Kind::detect_in_text(&nested(JSON_DEPTH_MAX)), Kind::Json);
         assert_eq!(Kind::detect_in_text(&nested(JSON_DEPTH_MAX + 1)), Kind::Text);
@@ -260,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_looked_at_when_somebody_asks() {
+    fn text_kind_is_detected_on_demand() {
         let head = PublicationHead { offset: 1, time_ms: 0, key: None, expires_ms: None, kind: Kind::Utf8 };
         let kind = |text: &[u8]| Publication::new(head.clone(), text).kind();
         assert_eq!((kind(b"{\"a\":1}"), kind(b"{\"a\":")), (Kind::Json, Kind::Text));
     }
 
     #[test]
-    fn a_payload_gets_its_place_where_it_lies() {
+    fn unshared_payload_is_not_copied() {
         let head =
             |offset| PublicationHead { offset, time_ms: 7, key: Some("k".into()), expires_ms: None, kind: Kind::Text };
         let new = NewPublication::new(Kind::Text, "hello");

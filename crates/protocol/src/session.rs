@@ -308,7 +308,10 @@ impl SubscribeWords {
         };
         let is_pattern = matches!(subscription.target, Target::Pattern(_));
         if !is_pattern && !subscription.positions.is_empty() {
-            return Err(Error::new(Code::BadRequest, "`positions` belongs to patterns; a channel has `since`"));
+            return Err(Error::new(
+                Code::BadRequest,
+                "`positions` applies only to patterns; use `since` for a channel",
+            ));
         }
         if is_pattern && matches!(subscription.since, Since::Position(_)) {
             return Err(Error::new(
@@ -337,7 +340,7 @@ impl PublishWords<'_> {
                 Ok(data) => (Kind::Binary, Cow::Owned(data)),
                 Err(_) => return Err(Error::new(Code::BadJson, "`data` is not base64")),
             },
-            Some(_) => return Err(Error::new(Code::BadRequest, "`encoding` is `base64` or absent")),
+            Some(_) => return Err(Error::new(Code::BadRequest, "`encoding` must be `base64` or absent")),
             None if raw.starts_with('"') => (Kind::Text, Cow::Owned(text()?.into_bytes())),
             None if is_too_deep(raw) => {
                 let detail = format!("`data` is nested deeper than {JSON_DEPTH_MAX} levels; publish it as a text");
@@ -356,7 +359,7 @@ impl PublishWords<'_> {
 /// Converts seconds to milliseconds. Errors: [`Code::BadRequest`] unless the value is a positive, finite number.
 pub fn ttl_ms(seconds: f64) -> Result<u64, Error> {
     if !(seconds.is_finite() && seconds > 0.0) {
-        return Err(Error::new(Code::BadRequest, "a time to live is a positive number of seconds"));
+        return Err(Error::new(Code::BadRequest, "the time to live must be a positive number of seconds"));
     }
     Ok((seconds * 1000.0).min(u64::MAX as f64 / 2.0) as u64)
 }
@@ -417,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_read() {
+    fn commands_are_decoded() {
         let (id, command) = decode_command(
             r#"{"id":3,"subscribe":{"channel":"a/+","since":1700,"policy":"latest","positions":{"a/b":"1:2"}}}"#,
         );
@@ -436,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_commands_keep_their_id() {
+    fn command_error_keeps_id() {
         let (id, command) = decode_command(r#"{"id":9,"dance":{}}"#);
         assert_eq!((id, command.unwrap_err().code), (Some(9), Code::BadJson));
         assert_eq!(decode_command("{").0, None);
@@ -458,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn data_passes_through_untouched() {
+    fn json_data_is_not_reencoded() {
         let (_, publication) = decode_publish(r#"{"channel":"a","data":{"b" : 1.50}}"#).unwrap();
         assert_eq!((publication.kind, &*publication.data), (Kind::Json, br#"{"b" : 1.50}"#.as_slice()));
         let (_, publication) = decode_publish(r#"{"channel":"a","data":"h\u00e9"}"#).unwrap();

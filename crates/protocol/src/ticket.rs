@@ -72,13 +72,13 @@ impl TicketKey {
     /// Errors: [`Code::BadTicket`] if the text is not a ticket, the ticket has expired, or it was signed with
     /// another secret or for another subject. An invalid subscription in it has the error of its command.
     pub fn verify(&self, ticket: &str, subject: Option<&str>, now_ms: u64) -> Result<Vec<Subscription>, Error> {
-        let bad = |what: &str| Error::new(Code::BadTicket, format!("{what}; subscribe as if you had no ticket"));
+        let bad = |what: &str| Error::new(Code::BadTicket, format!("{what}; subscribe without a ticket"));
         let none = || bad("this is no resume ticket");
         let bytes = Some(ticket).filter(|ticket| ticket.len() <= TICKET_BYTES_MAX);
         let bytes = bytes.and_then(|ticket| BASE64_URL_SAFE_NO_PAD.decode(ticket).ok()).ok_or_else(none)?;
         let (mac, json) = bytes.split_at_checked(MAC_BYTES).ok_or_else(none)?;
         let signed = self.of(subject).chain_update(json).verify_slice(mac);
-        signed.map_err(|_| bad("this resume ticket was signed with another secret, or for somebody else"))?;
+        signed.map_err(|_| bad("this resume ticket was signed with another secret, or for another subject"))?;
         let words: Words = serde_json::from_slice(json).map_err(|_| none())?;
         if words.until < now_ms {
             return Err(bad("this resume ticket has expired"));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_says_what_was_signed_until_its_time_is_over() {
+    fn ticket_round_trips_until_it_expires() {
         let key = TicketKey::new(b"secret");
         let read = [channel("a/b"), pattern(20)];
         let ticket = key.sign(&read, None, 1000).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_is_good_for_its_subject_alone() {
+    fn ticket_is_valid_only_for_its_subject() {
         let key = TicketKey::new(b"secret");
         let whom = [None, Some(""), Some("ann"), Some("anna")];
         for signed in whom {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_a_ticket() {
+    fn forged_tickets_are_refused() {
         let key = TicketKey::new(b"secret");
         let ticket = key.sign(&[channel("a/b")], None, 1000).unwrap();
         let foreign = TicketKey::new(b"another").sign(&[channel("a/b")], None, 1000).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out() {
+    fn oversized_ticket_omits_subscriptions() {
         let key = TicketKey::new(b"secret");
         let many: Vec<_> = (0..1000).map(|i| channel(&format!("cars/{i}/telemetry"))).collect();
         let ticket = key.sign(&many, None, 1000).unwrap();

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_back() {
+    fn names_round_trip() {
         for transport in Transport::ALL {
             assert_eq!(transport.to_string().parse::<Transport>(), Ok(transport));
             assert_eq!(serde_json::to_value(transport).unwrap(), transport.name());

@@ -9,7 +9,7 @@ pub enum Refused {
     BadName,
     #[error("the room has the topology `{0}`: join with it, or without one")]
     OtherTopology(Topology),
-    #[error("this server has no switching unit (SFU), so no room has the topology `switch`")]
+    #[error("this server has no SFU, so no room can have the topology `switch`")]
     NoSwitch,
     #[error(
         "this server mixes no audio, so no room has the topology `mixer`; `rooms.mixers_max` is 0, or `rtc.listen` is off"

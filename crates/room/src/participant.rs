@@ -15,9 +15,9 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub struct ParticipantId(pub(crate) String);
 
 impl ParticipantId {
-    pub(crate) fn new(number: u32, chance: [u8; 16]) -> Self {
-        let chance: String = chance[..5].iter().map(|byte| format!("{byte:02x}")).collect();
-        Self(format!("{number:06x}{chance}"))
+    pub(crate) fn new(number: u32, random: [u8; 16]) -> Self {
+        let random: String = random[..5].iter().map(|byte| format!("{byte:02x}")).collect();
+        Self(format!("{number:06x}{random}"))
     }
 
     pub fn as_str(&self) -> &str {
@@ -54,7 +54,7 @@ pub struct Participant {
     pub name: String,
     pub role: Role,
     pub since_ms: u64,
-    pub holder: u32,
+    pub client_id: u32,
     /// Whether the participant has muted itself, according to its reports.
     pub muted: bool,
     pub muted_by_host: Muted,

@@ -5,7 +5,7 @@ use str0m::{
     channel::{ChannelConfig, ChannelId, Reliability},
 };
 
-use crate::connection::Broken;
+use crate::connection::ConnectionError;
 
 /// Maximum number of channels that one peer may open in total, whatever their labels.
 const CHANNELS_MAX: usize = 4;
@@ -25,7 +25,8 @@ pub struct Channels {
 pub enum Lane {
     /// `millrace`: ordered and reliable.
     Session,
-    /// `latest`: in the mode that its opener requests. [`Peer::offer`] requests no order and no retransmissions.
+    /// `latest`: in the mode that its opener requests. [`Peer::offer`](crate::Peer::offer) requests no order and no
+    /// retransmissions.
     Latest,
 }
 
@@ -66,12 +67,12 @@ impl Channels {
     ///
     /// Errors: the peer has opened too many channels, or has opened `millrace` unordered or unreliable. The
     /// connection must then be closed.
-    pub fn handle_event(&mut self, rtc: &mut Rtc, event: str0m::Event) -> Result<Option<Event>, Broken> {
+    pub fn handle_event(&mut self, rtc: &mut Rtc, event: str0m::Event) -> Result<Option<Event>, ConnectionError> {
         Ok(match event {
             str0m::Event::ChannelOpen(id, label) => {
                 self.opened += 1;
                 if self.opened > CHANNELS_MAX {
-                    return Err(Broken::Over);
+                    return Err(ConnectionError::Ended);
                 }
                 let known = Lane::ALL.into_iter().find(|lane| lane.label() == label);
                 let lane = known.filter(|lane| self.lanes[*lane as usize].is_none());
@@ -80,7 +81,7 @@ impl Channels {
                     let is_strict =
                         |config: ChannelConfig| config.ordered && config.reliability == Reliability::Reliable;
                     if lane == Lane::Session && !config.is_none_or(is_strict) {
-                        return Err(Broken::Over);
+                        return Err(ConnectionError::Ended);
                     }
                     self.lanes[lane as usize] = Some(id);
                 }
@@ -109,7 +110,7 @@ impl Channels {
 }
 
 /// Writes one message. Returns false if the buffer is full or the channel does not exist.
-pub fn write(rtc: &mut Rtc, id: Option<ChannelId>, is_text: bool, message: &[u8]) -> Result<bool, Broken> {
+pub fn write(rtc: &mut Rtc, id: Option<ChannelId>, is_text: bool, message: &[u8]) -> Result<bool, ConnectionError> {
     match id.and_then(|id| rtc.channel(id)) {
         Some(mut channel) => Ok(channel.write(!is_text, message)?),
         None => Ok(false),

@@ -119,13 +119,13 @@ pub enum LibraryOutput {
 
 /// Reason why a connection cannot be used any more.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
+pub enum ConnectionError {
     #[error("{0}")]
     Failed(#[from] RtcError),
     #[error("the WebRTC library has panicked")]
     Panicked,
     #[error("the connection has ended")]
-    Over,
+    Ended,
 }
 
 impl Connection {
@@ -205,8 +205,8 @@ impl Connection {
         from: SocketAddr,
         to: SocketAddr,
         datagram: &[u8],
-        emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>,
-    ) -> Result<bool, Broken> {
+        emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), ConnectionError>,
+    ) -> Result<bool, ConnectionError> {
         let now = self.advance_clock(now);
         self.add_received(datagram.len());
         let work = |rtc: &mut Rtc| {
@@ -230,14 +230,14 @@ impl Connection {
     pub fn handle_timeout(
         &mut self,
         now: Instant,
-        emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>,
-    ) -> Result<(), Broken> {
+        emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), ConnectionError>,
+    ) -> Result<(), ConnectionError> {
         let at = self.advance_clock(now);
         self.run(|rtc| Ok(rtc.handle_input(Input::Timeout(at))?), emit)
     }
 
     /// Closes the connection and notifies the other end. No output follows.
-    pub fn close(&mut self, emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>) {
+    pub fn close(&mut self, emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), ConnectionError>) {
         let _ = self.run(|rtc| Ok(rtc.close()?), emit);
         self.is_over = true;
     }
@@ -247,11 +247,11 @@ impl Connection {
     /// Errors: the connection has ended and must be dropped.
     pub fn run<T>(
         &mut self,
-        work: impl FnOnce(&mut Rtc) -> Result<T, Broken>,
-        mut emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>,
-    ) -> Result<T, Broken> {
+        work: impl FnOnce(&mut Rtc) -> Result<T, ConnectionError>,
+        mut emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), ConnectionError>,
+    ) -> Result<T, ConnectionError> {
         if self.is_over {
-            return Err(Broken::Over);
+            return Err(ConnectionError::Ended);
         }
         let done = contain(|| {
             self.repeat_consent(&mut emit)?;
@@ -259,7 +259,7 @@ impl Connection {
             self.drain(&mut emit)?;
             Ok(done)
         });
-        let done = done.unwrap_or(Err(Broken::Panicked));
+        let done = done.unwrap_or(Err(ConnectionError::Panicked));
         self.exported = crypto::take_keying_material().or(self.exported.take());
         self.is_over |= done.is_err();
         done
@@ -269,8 +269,8 @@ impl Connection {
     /// requests are not repeated: nothing must be sent to the old address of an end that has moved.
     fn repeat_consent(
         &mut self,
-        emit: &mut impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>,
-    ) -> Result<(), Broken> {
+        emit: &mut impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), ConnectionError>,
+    ) -> Result<(), ConnectionError> {
         let (now, lifetime) = (self.last_input, CONSENT * self.clock_factor);
         let is_due = |consent: &&mut Consent| {
             now >= consent.repeated + CONSENT_REPEAT_INTERVAL && now < consent.arrived + lifetime
@@ -303,7 +303,10 @@ impl Connection {
         self.created + now.saturating_duration_since(self.created) * self.clock_factor
     }
 
-    fn drain(&mut self, emit: &mut impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>) -> Result<(), Broken> {
+    fn drain(
+        &mut self,
+        emit: &mut impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), ConnectionError>,
+    ) -> Result<(), ConnectionError> {
         let mut rounds = 0;
         loop {
             match self.rtc.poll_output()? {

@@ -1,5 +1,4 @@
-//! One WebRTC peer without I/O: ICE, DTLS, SCTP and the data channels of a session. Also how a gateway forwards the
-//! messages of its peers ([`forward`]).
+//! One WebRTC peer without I/O: ICE, DTLS, SCTP and the data channels of a session.
 //!
 //! No sockets, no clock, no threads: datagrams and the time are inputs. A panic in the WebRTC library ends one [`Peer`]
 //! and nothing else.
@@ -17,13 +16,12 @@ pub mod channels;
 pub mod connection;
 mod contain;
 pub mod crypto;
-pub mod forward;
 mod peer;
 pub mod sdp;
 mod stun;
 
 pub use channels::{Event, Lane};
-pub use connection::{Broken, Candidates};
+pub use connection::{Candidates, ConnectionError};
 pub use contain::{contain, is_contained};
 pub use peer::{Offer, Output, Outputs, Peer};
 pub use sdp::BadOffer;

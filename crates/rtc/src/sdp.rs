@@ -2,7 +2,7 @@
 
 use str0m::RtcError;
 
-use crate::{connection::Broken, contain::contain};
+use crate::{connection::ConnectionError, contain::contain};
 
 /// Reason why an offer or an answer cannot be used. The text is always one of a few fixed sentences, because a
 /// remote peer receives it.
@@ -39,8 +39,8 @@ pub fn parse<T, E>(description: &str, by: impl FnOnce(&str) -> Result<T, E>) -> 
 const NO_DESCRIPTION: &str = "expected SDP as browsers write it, with `a=mid` in each `m=` section";
 
 /// Returns a fixed text for the reason why the library rejects a description that it could parse.
-pub fn reason(broken: &Broken) -> &'static str {
-    let Broken::Failed(RtcError::RemoteSdp(what)) = broken else { return "it does not fit this connection" };
+pub fn reason(error: &ConnectionError) -> &'static str {
+    let ConnectionError::Failed(RtcError::RemoteSdp(what)) = error else { return "it does not fit this connection" };
     match &**what {
         "missing a=fingerprint" => "it has no `a=fingerprint`",
         "missing a=ice-ufrag/pwd" => "it has no `a=ice-ufrag` or no `a=ice-pwd`",

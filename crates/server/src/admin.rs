@@ -10,7 +10,7 @@ use http::{Method, StatusCode, header, request::Parts};
 use millrace_protocol::{Code, Error};
 use millrace_transport::{
     Context, Question,
-    admin::{Connection, ConnectionFilter, Place},
+    admin::{Connection, ConnectionFilter, ConnectionKey},
     http::{Response, problem, text},
 };
 use serde::Deserialize;
@@ -61,67 +61,70 @@ impl Admin {
     }
 
     async fn route(&self, parts: &Parts, body: &[u8]) -> Result<Response, Error> {
-        if !self.knows(parts) {
-            let detail = "show `admin.token`: `Authorization: Bearer ..`";
+        if !self.is_authorized(parts) {
+            let detail = "send `admin.token` as `Authorization: Bearer TOKEN`";
             return Err(Error::new(Code::Unauthorized, detail));
         }
         match (&parts.method, parts.uri.path()) {
             (&Method::GET, "/healthz") => Ok(text(StatusCode::OK, "text/plain", "alive\n")),
             (&Method::GET, "/metrics") => Ok(self.site.metrics()),
             (&Method::GET, "/readyz") => Ok(self.site.readiness()),
-            (&Method::GET, "/admin/config") => Ok(shown(&self.config.borrow())),
+            (&Method::GET, "/admin/config") => Ok(json_response(&self.config.borrow())),
             (&Method::GET, "/admin/connections") => self.connections(parts).await,
             (&Method::POST, "/admin/disconnect") => self.disconnect(read(body)?).await,
             (&Method::POST, "/admin/revoke") => self.revoke(read(body)?),
-            _ => Err(Error::new(Code::NotFound, "docs/reference/admin.md lists what there is")),
+            _ => Err(Error::new(Code::NotFound, "unknown path or method; docs/reference/admin.md lists the requests")),
         }
     }
 
     /// Checks the admin token in constant time.
-    fn knows(&self, parts: &Parts) -> bool {
-        let shown = parts.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
-        let shown = shown.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
+    fn is_authorized(&self, parts: &Parts) -> bool {
+        let sent = parts.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        let sent = sent.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
         let token = self.token.as_bytes();
-        let differs = shown.iter().zip(token).fold(0, |differs, (a, b)| differs | (a ^ b));
-        !token.is_empty() && shown.len() == token.len() && differs == 0
+        let differs = sent.iter().zip(token).fold(0, |differs, (a, b)| differs | (a ^ b));
+        !token.is_empty() && sent.len() == token.len() && differs == 0
     }
 
     async fn connections(&self, parts: &Parts) -> Result<Response, Error> {
-        let bad = |name: &str| Error::new(Code::BadRequest, format!("`{name}` is not understood here"));
-        let (mut which, mut after, mut limit) = (ConnectionFilter::default(), None, 100);
+        let bad = |name: &str| Error::new(Code::BadRequest, format!("the parameter `{name}` has an invalid value"));
+        let (mut filter, mut after, mut limit) = (ConnectionFilter::default(), None, 100);
         for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
             match name.as_ref() {
-                "id" => which.id = Some(value.into()),
-                "subject" => which.subject = Some(value.into()),
-                "address" => which.address = Some(value.parse().map_err(|_| bad("address"))?),
-                "after" => after = Some(value.parse::<Place>().map_err(|_| bad("after"))?),
+                "id" => filter.id = Some(value.into()),
+                "subject" => filter.subject = Some(value.into()),
+                "address" => filter.address = Some(value.parse().map_err(|_| bad("address"))?),
+                "after" => after = Some(value.parse::<ConnectionKey>().map_err(|_| bad("after"))?),
                 "limit" => limit = value.parse::<usize>().map_err(|_| bad("limit"))?.clamp(1, CONNECTIONS_MAX),
-                _ => return Err(bad(&name)),
+                _ => {
+                    let known = "the parameters of this URL are id, subject, address, after, limit";
+                    return Err(Error::new(Code::BadRequest, format!("unknown parameter `{name}`; {known}")));
+                }
             }
         }
         let mut found: Vec<Connection> = Vec::new();
         for shard in 0..self.shards.len() {
-            let (which, left) = (which.clone(), limit + 1 - found.len());
-            found.extend(self.ask(shard, move |context| context.connections(&which, after, left)).await?);
+            let (filter, left) = (filter.clone(), limit + 1 - found.len());
+            found.extend(self.ask(shard, move |context| context.connections(&filter, after, left)).await?);
         }
         let more = found.len() > limit;
         found.truncate(limit);
-        Ok(shown(&json!({ "connections": found, "more": more })))
+        Ok(json_response(&json!({ "connections": found, "more": more })))
     }
 
     async fn disconnect(&self, Filter { id, subject, address }: Filter) -> Result<Response, Error> {
-        let which = ConnectionFilter { id, subject, address };
-        if which == ConnectionFilter::default() {
-            let detail = "say whom: {\"id\": ..}, {\"subject\": ..} or {\"address\": ..}";
+        let filter = ConnectionFilter { id, subject, address };
+        if filter == ConnectionFilter::default() {
+            let detail = "name the connections: {\"id\": ..}, {\"subject\": ..} or {\"address\": ..}";
             return Err(Error::new(Code::BadRequest, detail));
         }
         let mut closed = 0;
         for shard in 0..self.shards.len() {
-            let which = which.clone();
-            closed += self.ask(shard, move |context| context.disconnect(&which)).await?;
+            let filter = filter.clone();
+            closed += self.ask(shard, move |context| context.disconnect(&filter)).await?;
         }
         tracing::info!(closed, "an operator closed connections");
-        Ok(shown(&json!({ "disconnected": closed })))
+        Ok(json_response(&json!({ "disconnected": closed })))
     }
 
     fn revoke(&self, revoke: Revoke) -> Result<Response, Error> {
@@ -129,11 +132,11 @@ impl Admin {
             Revoke { jti: Some(id), sub: None } => Revoked::Id(id),
             // Tokens issued in this second are revoked, too.
             Revoke { jti: None, sub: Some(subject) } => Revoked::Subject { subject, before_s: (self.now_s)() + 1 },
-            _ => return Err(Error::new(Code::BadRequest, "say what: {\"jti\": ..} or {\"sub\": ..}")),
+            _ => return Err(Error::new(Code::BadRequest, "name what to revoke: {\"jti\": ..} or {\"sub\": ..}")),
         };
         self.auth.revoke(revoked)?;
         tracing::info!("an operator revoked a token or a subject");
-        Ok(shown(&json!({ "revoked": true })))
+        Ok(json_response(&json!({ "revoked": true })))
     }
 
     /// Runs `question` on a shard and returns its result.
@@ -144,11 +147,11 @@ impl Admin {
         shard: usize,
         question: impl FnOnce(&Context) -> T + Send + 'static,
     ) -> Result<T, Error> {
-        let busy = || Error::new(Code::Unavailable, format!("shard {shard} does not answer"));
-        let (tell, told) = oneshot::channel();
-        let question: Question = Box::new(move |context| drop(tell.send(question(context))));
+        let busy = || Error::new(Code::Unavailable, format!("shard {shard} is too busy to answer; try again"));
+        let (sender, receiver) = oneshot::channel();
+        let question: Question = Box::new(move |context| drop(sender.send(question(context))));
         self.shards[shard].try_send(question).map_err(|_| busy())?;
-        tokio::time::timeout(WAIT, told).await.ok().and_then(Result::ok).ok_or_else(busy)
+        tokio::time::timeout(WAIT, receiver).await.ok().and_then(Result::ok).ok_or_else(busy)
     }
 }
 
@@ -159,7 +162,7 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Error> {
     serde_json::from_slice(body).map_err(|error| Error::new(Code::BadJson, error.to_string()))
 }
 
-fn shown(value: &Value) -> Response {
+fn json_response(value: &Value) -> Response {
     let mut response = text(StatusCode::OK, "application/json", value.to_string());
     response.headers_mut().insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
     response

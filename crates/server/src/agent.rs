@@ -19,27 +19,27 @@ use tokio::{
 };
 
 /// Interval between two samples of the shards' congestion, and the pause after a failed accept.
-const LOOK: Duration = Duration::from_millis(100);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Weight of a new sample in the moving average, which covers about the last two seconds.
 const SHARE: f64 = 0.05;
 /// Minimum weight in percent. A congested node still gets a few clients, so that its recovery is noticed.
 const WEIGHT_MIN: f64 = 10.0;
 /// Timeout for a balancer to read its line.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Answers agent checks until the task is dropped. Must run inside a `LocalRuntime` or a `LocalSet`.
 pub async fn serve(listener: TcpListener, ready: Arc<AtomicBool>, router: Arc<Router>) {
     let mut congestion = 0.0;
-    let mut looks = tokio::time::interval(LOOK);
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut samples = tokio::time::interval(SAMPLE_INTERVAL);
+    samples.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = looks.tick() => congestion = averaged(congestion, router.congested_share()),
+            _ = samples.tick() => congestion = averaged(congestion, router.congested_share()),
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => drop(tokio::task::spawn_local(answer(stream, line(ready.load(Relaxed), congestion)))),
                 Err(error) => {
                     cannot_accept(&error, "an agent check");
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(SAMPLE_INTERVAL).await;
                 }
             },
         }
@@ -61,15 +61,15 @@ fn line(ready: bool, congestion: f64) -> String {
 }
 
 async fn answer(mut stream: TcpStream, line: String) {
-    let told = async {
+    let answered = async {
         stream.write_all(line.as_bytes()).await?;
         stream.shutdown().await?;
         // Read what the balancer sent (`agent-send`). Otherwise closing would reset the connection and lose the line.
-        let mut said = [0; 256];
-        while stream.read(&mut said).await? > 0 {}
+        let mut ignored = [0; 256];
+        while stream.read(&mut ignored).await? > 0 {}
         std::io::Result::Ok(())
     };
-    let _ = tokio::time::timeout(PATIENCE, told).await;
+    let _ = tokio::time::timeout(ANSWER_TIMEOUT, answered).await;
 }
 
 #[cfg(test)]
@@ -77,12 +77,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_weight_falls_while_shards_are_congested_and_rises_again() {
+    fn weight_follows_congestion_of_shards() {
         assert_eq!((line(true, 0.0).as_str(), line(true, 1.0).as_str()), ("ready up 100%\n", "ready up 10%\n"));
         assert_eq!((line(true, 0.5).as_str(), line(false, 0.0).as_str()), ("ready up 60%\n", "drain\n"));
         let mut congestion = 0.0;
         (0..3).for_each(|_| congestion = averaged(congestion, 1.0));
-        assert_eq!(line(true, congestion), "ready up 90%\n", "a moment is no state");
+        assert_eq!(line(true, congestion), "ready up 90%\n", "a short congestion changes little");
         (0..100).for_each(|_| congestion = averaged(congestion, 1.0));
         assert_eq!(line(true, congestion), "ready up 10%\n");
         (0..100).for_each(|_| congestion = averaged(congestion, 0.0));

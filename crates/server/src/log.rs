@@ -102,17 +102,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_without_a_module_is_for_own_modules_only() {
+    fn level_without_module_applies_to_own_modules() {
         assert_eq!(directives("info"), "millrace=info");
         assert_eq!(directives("warn, sctp_proto=debug"), "millrace=warn,sctp_proto=debug");
         assert_eq!(directives("info,millrace_transport=debug"), "millrace=info,millrace_transport=debug");
     }
 
     #[test]
-    fn a_library_is_logged_only_if_it_is_named() {
-        let said = |level: &str| {
-            let heard = Arc::new(Mutex::new(Vec::new()));
-            let writer = Heard(heard.clone());
+    fn libraries_are_logged_only_if_named() {
+        let logged = |level: &str| {
+            let output = Arc::new(Mutex::new(Vec::new()));
+            let writer = Output(output.clone());
             let log = config::Log { level: level.into(), format: "text".into() };
             let (subscriber, _) = subscriber(&log, move || writer.clone());
             tracing::subscriber::with_default(subscriber, || {
@@ -121,12 +121,12 @@ mod tests {
                 tracing::info!(target: "millrace_server::run", "serving");
                 tracing::debug!(target: "millrace_server::run", "detail");
             });
-            let heard = String::from_utf8(heard.lock().unwrap().clone()).unwrap();
-            ["abort chunk", "no parse", "serving", "detail"].map(|what| heard.contains(what))
+            let output = String::from_utf8(output.lock().unwrap().clone()).unwrap();
+            ["abort chunk", "no parse", "serving", "detail"].map(|what| output.contains(what))
         };
-        assert_eq!(said("info"), [false, false, true, false]);
-        assert_eq!(said("debug"), [false, false, true, true]);
-        assert_eq!(said("info,sctp_proto=error"), [true, false, true, false]);
+        assert_eq!(logged("info"), [false, false, true, false]);
+        assert_eq!(logged("debug"), [false, false, true, true]);
+        assert_eq!(logged("info,sctp_proto=error"), [true, false, true, false]);
         let mut metrics = Exposition::default();
         render(&mut metrics);
         let metrics = metrics.into_text();
@@ -136,9 +136,9 @@ mod tests {
     }
 
     #[derive(Clone)]
-    struct Heard(Arc<Mutex<Vec<u8>>>);
+    struct Output(Arc<Mutex<Vec<u8>>>);
 
-    impl std::io::Write for Heard {
+    impl std::io::Write for Output {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())

@@ -26,8 +26,8 @@ use millrace_transport::{Limits, limits::Pressure};
 use crate::{Config, config::MEMORY_BYTES_MIN};
 
 /// Minimum and maximum interval between two checks. A check reads one small file, which takes 0.1 ms.
-const LOOK: Duration = Duration::from_millis(100);
-const LOOK_MAX: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// Maximum growth of memory use caused by clients, in bytes per second. With more memory free, the next check may be
 /// later.
 const GROWTH_PER_S_MAX: f64 = (2u64 << 30) as f64;
@@ -41,7 +41,7 @@ const BEGINS: [(Pressure, usize); 3] =
     [(Pressure::Shrink, 75), (Pressure::RefusePublications, 85), (Pressure::RefuseConnections, 92)];
 const ENDS_BELOW: usize = 5;
 /// Target of shrinking, in percent of the limit.
-const GOAL: usize = 70;
+const SHRINK_TARGET: usize = 70;
 
 /// Sets the memory limit if it is 0, and caps the limits of histories, logs and client queues at a share of it.
 pub fn apportion(config: &mut Config) {
@@ -59,10 +59,10 @@ pub fn apportion(config: &mut Config) {
 /// Checks memory use until `stop` receives a message or its sender is dropped.
 pub fn watch(bytes_max: usize, limits: &Limits, engine: &Arc<dyn Engine>, stop: &Receiver<()>) {
     let mut freed: Option<Instant> = None;
-    let mut pause = LOOK;
+    let mut pause = CHECK_INTERVAL_MIN;
     while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(pause) {
         let Some(used) = used() else { return };
-        pause = until_next_look(used, bytes_max);
+        pause = until_next_check(used, bytes_max);
         let was = limits.pressure();
         let pressure = next(was, used, bytes_max);
         if pressure != was {
@@ -71,17 +71,17 @@ pub fn watch(bytes_max: usize, limits: &Limits, engine: &Arc<dyn Engine>, stop: 
         }
         let settled = freed.is_none_or(|at| at.elapsed() > SETTLE);
         if pressure >= Pressure::Shrink && settled {
-            engine.make_room(used - bytes_max / 100 * GOAL);
+            engine.make_room(used - bytes_max / 100 * SHRINK_TARGET);
             freed = Some(Instant::now());
         }
     }
 }
 
 /// Returns the interval until the next check: at most the time in which the fastest growth reaches the first mark.
-fn until_next_look(used: usize, bytes_max: usize) -> Duration {
+fn until_next_check(used: usize, bytes_max: usize) -> Duration {
     let (_, begins) = BEGINS[0];
     let left = (bytes_max / 100 * begins).saturating_sub(used);
-    Duration::from_secs_f64(left as f64 / GROWTH_PER_S_MAX).clamp(LOOK, LOOK_MAX)
+    Duration::from_secs_f64(left as f64 / GROWTH_PER_S_MAX).clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX)
 }
 
 /// Returns the next pressure level. A level begins at once, but ends only some percent below its mark.
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_step_begins_and_ends_at_its_own_mark() {
+    fn pressure_levels_begin_and_end_at_their_marks() {
         let steps = |percents: &[usize]| {
             let mut pressure = Pressure::None;
             let step = |percent: &usize| {
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn the_less_is_left_the_sooner_is_the_next_look() {
-        let pause = |used: usize, max: usize| until_next_look(used << 20, max << 20).as_millis();
+    fn less_free_memory_means_earlier_check() {
+        let pause = |used: usize, max: usize| until_next_check(used << 20, max << 20).as_millis();
         assert_eq!([pause(20, 64), pause(60, 64), pause(100, 16_000), pause(15_000, 16_000)], [100, 100, 1000, 100]);
         assert_eq!(pause(5_000, 8_000), 488, "a thousand megabytes below 75 %");
     }
 
     #[test]
-    fn what_grows_fast_has_its_share() {
+    fn limits_are_capped_at_share_of_memory() {
         let mut config = Config::default();
         config.limits.memory_bytes_max = 64 << 20;
         apportion(&mut config);
@@ -152,7 +152,7 @@ mod tests {
         config.limits.memory_bytes_max = 64 << 30;
         let set = config.clone();
         apportion(&mut config);
-        assert_eq!(config.engine, set.engine, "where there is enough, the settings hold");
+        assert_eq!(config.engine, set.engine, "with enough memory, the settings apply");
         assert_eq!(config.limits.logs_bytes_max, set.limits.logs_bytes_max);
         let mut config = Config::default();
         apportion(&mut config);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_read_where_it_stands() {
+    fn memory_use_is_read_from_proc() {
         assert!((100_000..1 << 40).contains(&used().unwrap()));
         assert_eq!(bytes("MemFree: 1 kB\nMemTotal:       2048 kB\n", "MemTotal:"), Some(2 << 20));
     }

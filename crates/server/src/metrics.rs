@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_are_summed() {
+    fn metrics_of_shards_are_summed() {
         let shards = [ShardMetrics::default(), ShardMetrics::default()];
         for (i, shard) in shards.iter().enumerate() {
             Metrics::add(&shard.delivery.publications, 2);

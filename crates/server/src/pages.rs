@@ -12,7 +12,6 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header, request::Parts};
-use millrace_conference::turn::Figures;
 use millrace_engine::Engine;
 use millrace_node::MetricKind;
 use millrace_transport::{
@@ -77,9 +76,9 @@ pub struct Site {
     /// CA certificate for clients to download and trust, as DER.
     pub ca: Option<Bytes>,
     /// ACME metrics, if certificates are requested by ACME.
-    pub acme: Option<Arc<acme::Figures>>,
+    pub acme: Option<Arc<acme::Metrics>>,
     /// Metrics of the TURN server, if there is one.
-    pub turn: Option<Arc<Figures>>,
+    pub turn: Option<Arc<millrace_conference::turn::Metrics>>,
     assets: HashMap<String, Loaded>,
 }
 
@@ -177,8 +176,8 @@ impl Site {
             counter("millrace_acme_certificates_total", "Certificates issued by the ACME server.", certificates);
             counter("millrace_acme_errors_total", "Failed ACME orders.", errors);
         }
-        if let Some(figures) = &self.turn {
-            turn::render(figures, &mut out);
+        if let Some(metrics) = &self.turn {
+            turn::render(metrics, &mut out);
         }
         log::render(&mut out);
         let out = out.into_text();
@@ -225,11 +224,11 @@ impl Site {
         Some(fresh(response))
     }
 
-    /// The page for a person who opened an address that does not exist. Other clients get problem details.
+    /// Returns the page for a browser that opened an address that does not exist. Other clients get problem details.
     fn not_found(&self, request: &Parts) -> Option<Response> {
         let accept = request.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let is_reading = matches!(request.method, Method::GET | Method::HEAD);
-        if !is_reading || !accept.contains("text/html") || request.uri.path().starts_with("/v1/") {
+        let is_read_method = matches!(request.method, Method::GET | Method::HEAD);
+        if !is_read_method || !accept.contains("text/html") || request.uri.path().starts_with("/v1/") {
             return None;
         }
         let mut response = self.asset(NOT_FOUND, request)?;
@@ -303,8 +302,8 @@ fn fresh(mut response: Response) -> Response {
 fn not_built() -> Response {
     let page = "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>\
         <title>Millrace</title><style>:root{color-scheme:light dark}body{font:1rem/1.5 system-ui;max-width:40rem;margin:4rem auto;padding:0 1rem}</style>\
-        <h1>Millrace is running</h1><p>Its pages have not been built into this binary. Build them with <code>make web</code>, then build the \
-        server again; or use it right away:</p><pre>curl -d '{\"hello\":1}' localhost:8080/v1/channels/demo\ncurl 'localhost:8080/v1/channels/demo?since=earliest'</pre>";
+        <h1>Millrace is running</h1><p>This binary was built without its pages. Build them with <code>make web</code>, then build the \
+        server again. The API works without them:</p><pre>curl -d '{\"hello\":1}' localhost:8080/v1/channels/demo\ncurl 'localhost:8080/v1/channels/demo?since=earliest'</pre>";
     fresh(text(StatusCode::OK, "text/html; charset=utf-8", page))
 }
 
@@ -313,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_behind_a_page_is_for_the_page_to_read() {
+    fn paths_below_a_page_serve_the_page() {
         for (path, page) in [
             ("/", "/"),
             ("/rooms", "/rooms"),

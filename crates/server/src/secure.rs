@@ -5,20 +5,20 @@ use std::net::SocketAddr;
 
 use crate::Config;
 
-/// The ways to enable TLS, and to waive it.
-const ENCRYPT: &str = "traffic would not be encrypted. Choose one:
+/// Flags that enable TLS or waive it.
+const TLS: &str = "traffic would not be encrypted. Choose one:
       --tls-dev                               use a development certificate, for a private network
       --set tls.cert=FILE --set tls.key=FILE  use your own certificate (docs/reference/tls.md)
       --tls-acme DOMAIN                       get a certificate from Let's Encrypt, renewed automatically
       --behind-proxy                          a proxy in front terminates TLS
       --insecure-no-tls                       no TLS: anyone on the network path can read and change the traffic";
-/// The ways to enable authentication, and to waive it.
-const ASK: &str = "clients would not be authenticated. Choose one:
+/// Flags that enable authentication or waive it.
+const AUTHENTICATION: &str = "clients would not be authenticated. Choose one:
       --set auth.keys='[\"FILE\"]'              verify tokens with public keys (docs/reference/tokens.md; `millrace token key` creates a pair)
       MILLRACE_AUTH__SECRET=..                verify tokens with a shared secret, from the environment
       --insecure-no-auth                      no authentication: anyone can read and publish everything";
-/// The way to serve this machine only.
-const STAY: &str = "Or serve this machine only: --listen 127.0.0.1:8080";
+/// How to serve this machine only.
+const LOOPBACK: &str = "Or serve this machine only: --listen 127.0.0.1:8080";
 
 /// Returns whether only this machine can reach the server, and without authentication.
 pub fn is_open(config: &Config) -> bool {
@@ -35,17 +35,19 @@ pub fn check(config: &Config) -> anyhow::Result<()> {
     let Some(address) = listen.or(udp) else { return Ok(()) };
     // UDP datagrams are never encrypted.
     let encrypted = udp.is_none() && (config.tls.is_on() || server.behind_proxy);
-    let missing: Vec<&str> =
-        [(encrypted || server.insecure_no_tls, ENCRYPT), (config.auth.is_configured() || server.insecure_no_auth, ASK)]
-            .into_iter()
-            .filter_map(|(is_good, what)| (!is_good).then_some(what))
-            .collect();
+    let missing: Vec<&str> = [
+        (encrypted || server.insecure_no_tls, TLS),
+        (config.auth.is_configured() || server.insecure_no_auth, AUTHENTICATION),
+    ]
+    .into_iter()
+    .filter_map(|(is_good, what)| (!is_good).then_some(what))
+    .collect();
     if missing.is_empty() {
         return Ok(());
     }
     let kind = if udp == Some(address) { "datagrams on " } else { "" };
     let list: String = missing.iter().map(|what| format!("\n  - {what}")).collect();
-    anyhow::bail!("refusing to start: other machines can reach {kind}{address}, and{list}\n{STAY}")
+    anyhow::bail!("refusing to start: other machines can reach {kind}{address}, and{list}\n{LOOPBACK}")
 }
 
 fn is_reached(address: SocketAddr) -> bool {
@@ -65,14 +67,14 @@ mod tests {
     }
 
     #[test]
-    fn on_loopback_nothing_is_asked() {
+    fn loopback_requires_neither_tls_nor_auth() {
         for address in ["127.0.0.1:0", "[::1]:8080", "[::ffff:127.0.0.1]:1"] {
             assert_eq!(refusal(|config| config.server.listen = address.parse().unwrap()), None, "{address}");
         }
     }
 
     #[test]
-    fn elsewhere_both_are_needed_or_waived_one_by_one() {
+    fn other_addresses_require_tls_and_auth_or_waivers() {
         let nothing = refusal(|_| {}).unwrap();
         for word in
             ["0.0.0.0:8080", "--tls-dev", "--behind-proxy", "--insecure-no-tls", "--insecure-no-auth", "127.0.0.1"]
@@ -97,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_from_elsewhere_are_no_back_door() {
+    fn remote_udp_requires_auth_or_waiver() {
         let local = |config: &mut Config| {
             config.server.listen = "127.0.0.1:0".parse().unwrap();
             config.server.udp = "0.0.0.0:5005".into();
@@ -109,6 +111,6 @@ mod tests {
             config.server.behind_proxy = true;
             config.server.insecure_no_auth = true;
         });
-        assert!(behind.unwrap().contains("--insecure-no-tls"), "a proxy encrypts no datagrams");
+        assert!(behind.unwrap().contains("--insecure-no-tls"), "a proxy does not encrypt datagrams");
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use millrace_conference::turn::{Credentials, Figures, Offer, Peers, Port, REALM_BYTES_MAX, Settings, serve};
+use millrace_conference::turn::{Credentials, Metrics, Offer, Peers, Port, REALM_BYTES_MAX, Settings, serve};
 use millrace_node::MetricKind;
 use millrace_transport::Limits;
 use ring::hmac;
@@ -152,7 +152,7 @@ pub struct Turn {
 
 /// TURN server whose port is bound, but not served yet.
 pub struct Opened {
-    pub figures: Arc<Figures>,
+    pub metrics: Arc<Metrics>,
     pub address: SocketAddr,
     port: Port,
     own: Vec<IpAddr>,
@@ -181,13 +181,13 @@ impl Turn {
         };
         let port = Port::bind(address).with_context(|| format!("cannot relay on {address} (`turn.listen`)"))?;
         let address = port.address();
-        let told: Vec<IpAddr> =
-            [false, true].iter().filter_map(|is_ipv6| port.told(&turn.public, own, *is_ipv6)).collect();
+        let advertised: Vec<IpAddr> =
+            [false, true].iter().filter_map(|is_ipv6| port.advertised(&turn.public, own, *is_ipv6)).collect();
         let urls = match turn.urls.is_empty() {
-            true => Offer::urls(&turn.host, &told, address.port(), tls.is_some()),
+            true => Offer::urls(&turn.host, &advertised, address.port(), tls.is_some()),
             false => turn.urls.clone(),
         };
-        let figures = Arc::<Figures>::default();
+        let metrics = Arc::<Metrics>::default();
         let settings = Settings {
             public: turn.public.clone(),
             relay_ports: turn.ports().context("`turn.relay_ports` is no range")?,
@@ -198,11 +198,11 @@ impl Turn {
             peers_allowed: turn.peers_allowed.clone(),
             write_timeout: config.limits.write_timeout,
             credentials: credentials.clone(),
-            limits,
-            figures: figures.clone(),
+            connection_limits: limits,
+            metrics: metrics.clone(),
             tls: tls.map(Tls::subscribe),
         };
-        Ok(Self { offer: offer(urls), server: Some(Opened { figures, address, port, own: own.to_vec(), settings }) })
+        Ok(Self { offer: offer(urls), server: Some(Opened { metrics, address, port, own: own.to_vec(), settings }) })
     }
 }
 
@@ -217,48 +217,48 @@ impl Opened {
 }
 
 /// Appends the metrics of the TURN server.
-pub fn render(figures: &Figures, out: &mut Exposition) {
+pub fn render(metrics: &Metrics, out: &mut Exposition) {
     use std::sync::atomic::Ordering::Relaxed;
     let families = [
-        ("allocations", MetricKind::Gauge, "TURN allocations in use.", &figures.allocations),
-        ("allocated_total", MetricKind::Counter, "TURN allocations granted.", &figures.allocated),
+        ("allocations", MetricKind::Gauge, "TURN allocations in use.", &metrics.allocations),
+        ("allocated_total", MetricKind::Counter, "TURN allocations granted.", &metrics.allocated),
         (
             "unauthorized_total",
             MetricKind::Counter,
             "TURN requests without valid credentials. The first request of each client is one of them.",
-            &figures.unauthorized,
+            &metrics.unauthorized,
         ),
         (
             "refused_total",
             MetricKind::Counter,
             "TURN requests refused for another reason: a quota, no free port, or malformed.",
-            &figures.refused,
+            &metrics.refused,
         ),
         (
             "forbidden_total",
             MetricKind::Counter,
             "TURN requests for peers that turn.peers_allowed excludes.",
-            &figures.forbidden,
+            &metrics.forbidden,
         ),
         (
             "over_quota_total",
             MetricKind::Counter,
             "TURN datagrams dropped because a user exceeded turn.bytes_per_s_max.",
-            &figures.over_quota,
+            &metrics.over_quota,
         ),
         (
             "dropped_total",
             MetricKind::Counter,
             "TURN datagrams dropped for another reason: no allocation or permission, malformed, or a full socket.",
-            &figures.dropped,
+            &metrics.dropped,
         ),
     ];
     for (name, kind, help, value) in families {
         out.value(&format!("millrace_turn_{name}"), kind, help, value.load(Relaxed));
     }
     let both = [
-        ("datagrams", "TURN datagrams relayed.", &figures.datagrams_to_peers, &figures.datagrams_to_clients),
-        ("bytes", "Payload bytes relayed by TURN.", &figures.bytes_to_peers, &figures.bytes_to_clients),
+        ("datagrams", "TURN datagrams relayed.", &metrics.datagrams_to_peers, &metrics.datagrams_to_clients),
+        ("bytes", "Payload bytes relayed by TURN.", &metrics.bytes_to_peers, &metrics.bytes_to_clients),
     ];
     for (name, help, to_peers, to_clients) in both {
         let samples = [([("to", "peers")], to_peers.load(Relaxed)), ([("to", "clients")], to_clients.load(Relaxed))];
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_setting_only_a_private_server_relays() {
+    fn turn_is_on_by_default_only_on_loopback() {
         let at = |listen: &str, server: &str| {
             Config { listen: listen.into(), ..Config::default() }.address(server.parse().unwrap())
         };
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_are_named() {
+    fn invalid_values_are_named() {
         let wrong = |change: fn(&mut Config)| {
             let mut config = Config::default();
             change(&mut config);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_with_one_secret_take_each_others_credentials() {
+    fn nodes_with_same_secret_share_credentials() {
         let password = |own: &str, shared: &str| {
             let config = Config { secret: Secret::from(own), ..Config::default() };
             config.credentials(&Secret::from(shared)).unwrap().login("alice", 1).password

@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use millrace_protocol::websocket::{self, Accept, Decoder, Deflate, Message};
+use millrace_protocol::websocket::{self, Decoder, DecoderLimits, Deflate, Message};
 use tokio_tungstenite::tungstenite::{
     WebSocket,
     protocol::{Role, WebSocketConfig},
@@ -191,11 +191,11 @@ fn frames(size: usize) -> Vec<u8> {
 
 fn decode_ours(bytes: &[u8]) -> f64 {
     let (mut decoder, mut scratch, mut count) = (Decoder::default(), vec![0; 64 * 1024], 0);
-    let accept = Accept::new(1 << 20, false);
+    let limits = DecoderLimits::new(1 << 20, false);
     let mut replay = Replay { bytes, at: 0, left: ROUNDS };
     let started = Instant::now();
     while let Ok(length) = replay.read(&mut scratch) {
-        let decoded = decoder.decode(&mut scratch[..length], accept, |message| {
+        let decoded = decoder.decode(&mut scratch[..length], limits, |message| {
             if let Message::Text(text) = message {
                 count += 1;
                 black_box(text.len());

@@ -63,39 +63,39 @@ pub struct ConnectionFilter {
 
 /// Sort key of a connection in the list of all connections: `SHARD-SLOT-GENERATION`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct ConnectionKey {
     shard: usize,
     slot: u32,
     generation: u32,
 }
 
-impl FromStr for Place {
+impl FromStr for ConnectionKey {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let mut parts = text.split('-');
         let mut next = || parts.next()?.parse::<u32>().ok();
-        let place = Self { shard: next().ok_or(())? as usize, slot: next().ok_or(())?, generation: next().ok_or(())? };
-        if parts.next().is_some() { Err(()) } else { Ok(place) }
+        let key = Self { shard: next().ok_or(())? as usize, slot: next().ok_or(())?, generation: next().ok_or(())? };
+        if parts.next().is_some() { Err(()) } else { Ok(key) }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ConnectionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}-{}", self.shard, self.slot, self.generation)
     }
 }
 
 impl Context {
-    /// Returns at most `limit` of the matching connections, those after the place `after`. Cost: O(connections of
+    /// Returns at most `limit` of the matching connections, those after the key `after`. Cost: O(connections of
     /// the shard).
-    pub fn connections(&self, which: &ConnectionFilter, after: Option<Place>, limit: usize) -> Vec<Connection> {
-        let is_after = |id: ConnId| after.is_none_or(|after| self.place(id) > after);
+    pub fn connections(&self, which: &ConnectionFilter, after: Option<ConnectionKey>, limit: usize) -> Vec<Connection> {
+        let is_after = |id: ConnId| after.is_none_or(|after| self.key(id) > after);
         self.matching(which).filter(|(id, _)| is_after(*id)).take(limit).map(|(_, connection)| connection).collect()
     }
 
-    fn place(&self, id: ConnId) -> Place {
-        Place { shard: self.shard.id, slot: id.slot, generation: id.generation }
+    fn key(&self, id: ConnId) -> ConnectionKey {
+        ConnectionKey { shard: self.shard.id, slot: id.slot, generation: id.generation }
     }
 
     /// Closes the matching connections and returns their number. The clients are notified not to reconnect.
@@ -122,13 +122,13 @@ impl Context {
         let grant = sockets.grants.get(id).map(|caller| caller.grant.clone())?;
         let (transport, address) = match sockets.socket(id) {
             Some(socket) => {
-                let transport = socket.talk.transport().map_or("http", |transport| transport.name());
+                let transport = socket.protocol.transport().map_or("http", |transport| transport.name());
                 (transport, rustix::net::getpeername(&socket.fd).ok().flatten())
             }
             None => ("http2", None),
         };
         Some(Connection {
-            id: self.place(id).to_string(),
+            id: self.key(id).to_string(),
             transport,
             subject: grant.subject.as_deref().map(str::to_owned),
             address: address.and_then(|address| SocketAddr::try_from(address).ok()),
@@ -146,7 +146,7 @@ pub async fn serve<F: Future<Output = Response> + 'static>(
     let answer = Rc::new(answer);
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        let Ok(connection_slot) = room.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -164,7 +164,7 @@ pub async fn serve<F: Future<Output = Response> + 'static>(
                 let body = read.await.ok().and_then(Result::ok);
                 Ok::<_, Infallible>(match body {
                     Some(body) => answer(parts, body.to_bytes()).await,
-                    None => problem(&Error::new(Code::TooLarge, "the body is too large, or came too slowly")),
+                    None => problem(&Error::new(Code::TooLarge, "the body is too large, or arrived too slowly")),
                 })
             }
         });
@@ -174,7 +174,7 @@ pub async fn serve<F: Future<Output = Response> + 'static>(
             if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
                 tracing::debug!(%error, "an admin connection broke");
             }
-            drop(permit);
+            drop(connection_slot);
         });
     }
 }

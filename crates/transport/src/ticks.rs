@@ -38,7 +38,7 @@ mod tests {
     use std::time::Instant;
 
     #[tokio::test]
-    async fn ticks_come_at_their_pace_and_those_missed_are_one() {
+    async fn missed_ticks_are_merged() {
         const INTERVAL: Duration = Duration::from_millis(20);
         let began = Instant::now();
         let ticks = Ticks::every(INTERVAL).unwrap();

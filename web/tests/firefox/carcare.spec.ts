@@ -12,7 +12,7 @@ const isDrawn = (page: Page) => page.waitForSelector('[data-loaded=true]', { tim
 async function heardOver(page: Page, transport: string, count = 5): Promise<void> {
   const over = async () => (await received(page)).filter((one) => one.transport === transport).length;
   const before = await over();
-  await expect.poll(over, { message: `records over ${transport}` }).toBeGreaterThanOrEqual(before + count);
+  await expect.poll(over, { timeout: 40_000, message: `records over ${transport}` }).toBeGreaterThanOrEqual(before + count);
 }
 
 /** Positions of the pixels in the color of cars (src/pages/carcare/map/palette.ts), on the canvas above the map. */
@@ -83,11 +83,11 @@ test.describe(() => {
       const page = await open(`${own.url}/carcare?car=1&via=websocket`);
       await heardOver(page, 'websocket');
       await own.kill();
-      await expect.poll(() => isVisible(page, '.banner')).toBe(true);
+      await expect.poll(() => isVisible(page, '.banner'), { message: 'banner after the kill' }).toBe(true);
       await fleet.stop();
       own = await serve(new URL(own.url).host, reachable());
       fleet = simulate(own.url, 2);
-      await expect.poll(() => isVisible(page, '.banner'), { timeout: 40_000 }).toBe(false);
+      await expect.poll(() => isVisible(page, '.banner'), { timeout: 60_000, message: 'banner after the restart' }).toBe(false);
       await heardOver(page, 'websocket');
     } finally {
       await fleet.stop();

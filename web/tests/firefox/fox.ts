@@ -10,10 +10,10 @@ export const SCHEMES = ['light', 'dark'] as const;
 type Scheme = (typeof SCHEMES)[number];
 
 /**
- * Firefox logs this also when a page gives up a WebSocket that is not open yet. The client does so if another transport
- * connects first, as on a busy machine.
+ * Firefox logs one of these messages, as a console message or as an error of the page, also when a page closes a
+ * WebSocket that is not open yet. The client does so if another transport connects first, as on a busy machine.
  */
-const ABANDONED = /^Firefox can’t establish a connection to the server at wss?:/;
+const ABANDONED = /^(Firefox can’t establish a connection to the server at wss?:|The connection to wss?:\S+ was interrupted)/;
 
 /** Preferences of Firefox. Most of them correspond to the flags of Chromium (../camera.ts). */
 const preferences = (scheme: Scheme): Record<string, unknown> => ({
@@ -72,14 +72,14 @@ export const test = base.extend<Fixtures, WorkerFixtures>({
     const log: string[] = [];
     const complaints: string[] = [];
     const strangers: string[] = [];
-    const complain = (text: string): void => void complaints.push(text);
+    const complain = (text: string): void => void (ABANDONED.test(text) || complaints.push(text));
     let context: BrowserContext | undefined;
     await use(async (at, prepare) => {
       context ??= await (await firefox(scheme)).createBrowserContext();
       const page = await context.newPage();
       page.on('console', (message) => {
         log.push(`${message.type()}: ${message.text()}`);
-        if (message.type() === 'error' && !ABANDONED.test(message.text())) complain(message.text());
+        if (message.type() === 'error') complain(message.text());
       });
       page.on('pageerror', (error) => {
         const text = error instanceof Error ? error.message : String(error);

@@ -1,6 +1,7 @@
 // A call between Firefox and Chromium on the room page, in the topologies that use the server and in a mesh.
 import { expect, type Page as ChromiumPage } from '@playwright/test';
 import type { LinkQuality } from '../../../sdk/typescript/src/room/index.ts';
+import { violations, WCAG } from '../page.ts';
 import type {} from '../tcp.spec.ts';
 import { click, needsUdp, test, textOf, type Page } from './fox.ts';
 
@@ -84,6 +85,7 @@ for (const topology of ['switch', 'mesh']) {
       await fox.keyboard.press('Enter');
       await expect(chromium.getByRole('log')).toContainText('hello from Firefox', PATIENCE);
       expect(await textOf(fox, '[role=log]')).toContain('hello from Firefox');
+      expect(await violations(fox, WCAG, ['region', 'heading-order'])).toEqual([]);
 
       // Both measure their links: the network path, and each stream that they send and receive.
       for (const name of ['Fox', 'Chrome']) await expect.poll(() => measured(server + path, name), { ...PATIENCE, message: `report of ${name}` }).toEqual(ALL_STREAMS);

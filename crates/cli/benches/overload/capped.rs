@@ -28,12 +28,11 @@ use millrace_lab::{
 };
 
 use crate::{
-    BYTES, Transport,
-    crowd::Crowd,
-    median,
+    figures::median,
     quota::{Capped, Used},
-    reader::Wish,
-    start,
+    reader::{ReaderOptions, Transport},
+    reader_group::ReaderGroup,
+    setup::{BYTES, start},
     upstream::Upstream,
 };
 
@@ -66,7 +65,7 @@ pub struct Work {
 }
 
 /// Results of a run.
-pub struct Seen {
+pub struct CappedRun {
     pub per_s: f64,
     /// Messages per write.
     batch: f64,
@@ -104,7 +103,7 @@ struct Lane {
 }
 
 /// Measures `shards` shards with `cores` of a CPU each.
-pub fn run(work: Work, shards: usize, cores: f64, seconds: f64) -> anyhow::Result<Seen> {
+pub fn run(work: Work, shards: usize, cores: f64, seconds: f64) -> anyhow::Result<CappedRun> {
     let idlers = Idlers::start()?;
     let server = start(shards, &CPUS)?;
     pin(&CPUS)?;
@@ -141,7 +140,7 @@ pub fn run(work: Work, shards: usize, cores: f64, seconds: f64) -> anyhow::Resul
     let idle = share(&from.idlers, &to.idlers, |used| used.cpu);
     let idle_all = idle.iter().sum::<f64>();
     let generator = (to.generator_ns - from.generator_ns) as f64 / took / 1e9 - idle_all;
-    Ok(Seen {
+    Ok(CappedRun {
         per_s: (to.delivered - from.delivered) as f64 / took,
         batch: written[1] as f64 / written[0].max(1) as f64 / (BYTES + FRAME_HEAD_BYTES) as f64,
         others: CPUS.len() as f64 - used.iter().sum::<f64>() - generator - idle_all,
@@ -188,7 +187,7 @@ impl Lane {
         capped: Arc<Barrier>,
         stop: Arc<AtomicBool>,
     ) -> anyhow::Result<Self> {
-        let wish = Wish {
+        let options = ReaderOptions {
             transport: Transport::WebSocket,
             channel: format!("bench/{channel}"),
             latest: false,
@@ -197,8 +196,8 @@ impl Lane {
             sources: 1,
             bytes: BYTES,
         };
-        let mut upstream = Upstream::bare(server.address, &wish.channel)?;
-        let mut crowd = Crowd::new(server, work.readers_per_channel, &wish)?;
+        let mut upstream = Upstream::bare(server.address, &options.channel)?;
+        let mut group = ReaderGroup::new(server, work.readers_per_channel, &options)?;
         let delivered = Arc::new(AtomicU64::new(0));
         let count = delivered.clone();
         let thread = std::thread::spawn(move || {
@@ -206,12 +205,12 @@ impl Lane {
             // both.
             pin(&[CPUS[channel % CPUS.len()]])?;
             capped.wait();
-            crowd.bursts(&mut upstream, work.burst, NAP, |delivered| {
+            group.bursts(&mut upstream, work.burst, NAP, |delivered| {
                 count.store(delivered, Relaxed);
                 !stop.load(Relaxed)
             })?;
-            ensure!(crowd.tally.gaps == 0, "{} readers fell too far behind", crowd.tally.gaps);
-            crowd.tally.check()
+            ensure!(group.tally.gaps == 0, "{} readers fell too far behind", group.tally.gaps);
+            group.tally.check()
         });
         Ok(Self { delivered, thread })
     }
@@ -257,21 +256,21 @@ fn writes(server: &Server) -> anyhow::Result<[u64; 2]> {
     Ok([figure("millrace_writes_total ")?, figure("millrace_sent_bytes_total ")?])
 }
 
-impl Seen {
+impl CappedRun {
     /// Returns true if the shards, and nothing else, limited the run.
     pub fn is_by_shards(&self) -> bool {
         self.busiest() >= USED_MIN && self.idle.iter().sum::<f64>() >= IDLE_MIN && self.others <= OTHERS_MAX
     }
 
     /// Summarizes several runs by their medians.
-    pub fn middle(runs: &[Seen]) -> String {
-        let middle = |pick: fn(&Seen) -> f64| median(runs.iter().map(pick).collect());
+    pub fn middle(runs: &[CappedRun]) -> String {
+        let middle = |pick: fn(&CappedRun) -> f64| median(runs.iter().map(pick).collect());
         format!(
             "{:.1} messages per write, quota used {:.0} to {:.0} %, generator {:.2} cores, idle {:.0} + {:.0} % of the CPUs, \
              others {:.2} cores",
             middle(|run| run.batch),
             middle(|run| run.used.iter().copied().fold(f64::MAX, f64::min)) * 100.0,
-            middle(Seen::busiest) * 100.0,
+            middle(CappedRun::busiest) * 100.0,
             middle(|run| run.generator),
             middle(|run| run.idle[0]) * 100.0,
             middle(|run| run.idle[1]) * 100.0,

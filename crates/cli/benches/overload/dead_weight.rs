@@ -5,10 +5,11 @@ use std::{io::Write, net::TcpStream, time::Duration};
 use millrace_lab::load::websocket::WebSocket;
 
 use crate::{
-    Args, Transport,
-    crowd::{Crowd, Load, Outcome},
-    figures::quantile_ms,
-    median, prime, publisher, start,
+    args::Args,
+    figures::{median, quantile_ms},
+    reader::Transport,
+    reader_group::{Load, Outcome, ReaderGroup},
+    setup::{prime, publisher, start},
 };
 
 const READERS: usize = 1000;
@@ -51,8 +52,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn once(seconds: f64, dead: usize) -> anyhow::Result<Outcome> {
     let server = start(1, &[0])?;
-    let wish = prime(&server, Transport::WebSocket)?;
-    let path = format!("/v1/channels/{}?since={}", wish.channel, wish.since);
+    let options = prime(&server, Transport::WebSocket)?;
+    let path = format!("/v1/channels/{}?since={}", options.channel, options.since);
     let mut never_read = Vec::with_capacity(dead);
     for _ in 0..dead {
         let mut stream = TcpStream::connect(server.address)?;
@@ -63,7 +64,7 @@ fn once(seconds: f64, dead: usize) -> anyhow::Result<Outcome> {
         stream.write_all(&request)?;
         never_read.push(stream);
     }
-    let crowd = Crowd::new(&server, READERS, &wish)?;
+    let group = ReaderGroup::new(&server, READERS, &options)?;
     let load = Load { per_s: PER_S, seconds, slice: Duration::from_secs(1), stall: None };
-    crowd.open_loop(&server, &mut publisher(&server, false)?, &load)
+    group.open_loop(&server, &mut publisher(&server, false)?, &load)
 }

@@ -1,4 +1,4 @@
-//! Ages of messages, one histogram per time slice.
+//! Ages of messages, one histogram per time slice; quantiles and medians.
 
 use std::time::Duration;
 
@@ -16,6 +16,12 @@ pub fn quantile_ms(histogram: &Histogram, q: f64) -> f64 {
 /// Returns the maximum in milliseconds; NaN if the histogram is empty.
 pub fn max_ms(histogram: &Histogram) -> f64 {
     quantile_ms(histogram, 1.0)
+}
+
+/// Returns the median of an odd number of values.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Age of the data, by the time of receipt.

@@ -4,25 +4,19 @@
 use std::time::Duration;
 
 use crate::{
-    Args, Transport,
-    crowd::{Crowd, Load},
+    args::Args,
     figures::{max_ms, quantile_ms},
-    prime,
     probe::Probe,
-    publisher, start,
+    reader::Transport,
+    reader_group::{Load, ReaderGroup},
+    setup::{BYTES, KEYS, prime, publisher, start},
 };
 
-/// Number of keys of a `latest` channel.
-pub const KEYS: u64 = 50;
 const LEVELS: [f64; 3] = [0.5, 1.2, 2.0];
 const CAPACITY_SECONDS: f64 = 3.0;
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    println!(
-        "\nlevels: {} readers, messages of {} bytes; ages are p50/p99/max in ms, by second",
-        args.readers,
-        crate::BYTES
-    );
+    println!("\nlevels: {} readers, messages of {} bytes; ages are p50/p99/max in ms, by second", args.readers, BYTES);
     for transport in args.transports(&[Transport::WebSocket, Transport::Sse]) {
         for latest in [false, true] {
             let most = capacity(transport, latest, args.readers)?;
@@ -31,16 +25,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let mut half_bytes = None;
             for level in LEVELS {
                 let server = start(1, &[0])?;
-                let mut wish = prime(&server, transport)?;
+                let mut options = prime(&server, transport)?;
                 if latest {
-                    (wish.latest, wish.sources) = (true, KEYS);
+                    (options.latest, options.sources) = (true, KEYS);
                 }
-                let crowd = Crowd::new(&server, args.readers, &wish)?;
+                let group = ReaderGroup::new(&server, args.readers, &options)?;
                 let mut upstream = publisher(&server, latest)?;
                 let probe = Probe::start(server.address);
                 let per_s = most * level / args.readers as f64;
                 let load = Load { per_s, seconds: args.seconds, slice: Duration::from_secs(1), stall: None };
-                let outcome = crowd.open_loop(&server, &mut upstream, &load)?;
+                let outcome = group.open_loop(&server, &mut upstream, &load)?;
                 let pings = probe.finish()?;
                 let all = outcome.ages.all();
                 let bytes = outcome.pss_bytes[1] as f64;
@@ -66,7 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// Measures the maximum deliveries per second to readers of every message. `keyed`: a session publishes.
 pub fn capacity(transport: Transport, keyed: bool, readers: usize) -> anyhow::Result<f64> {
     let server = start(1, &[0])?;
-    let wish = prime(&server, transport)?;
-    let mut crowd = Crowd::new(&server, readers, &wish)?;
-    Ok(crowd.closed_loop(&mut publisher(&server, keyed)?, CAPACITY_SECONDS)?.0)
+    let options = prime(&server, transport)?;
+    let mut group = ReaderGroup::new(&server, readers, &options)?;
+    Ok(group.closed_loop(&mut publisher(&server, keyed)?, CAPACITY_SECONDS)?.0)
 }

@@ -27,9 +27,9 @@ pub fn transport() -> impl TypedValueParser<Value = Transport> {
     PossibleValuesParser::new(TRANSPORTS.map(Transport::name)).try_map(|name| name.parse::<Transport>())
 }
 
-/// Parameters that all readers of a crowd share.
+/// Parameters that all readers of a group share.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct ReaderOptions {
     pub transport: Transport,
     pub channel: String,
     /// `policy=latest`: per source, only messages that are newer than the last one received.
@@ -83,7 +83,7 @@ enum Parser {
 
 /// Messages that a reader expects.
 struct Account {
-    wish: Wish,
+    options: ReaderOptions,
     /// Number of the next expected message, per source.
     next: Vec<u64>,
 }
@@ -98,11 +98,11 @@ pub enum Next {
 }
 
 impl Reader {
-    pub fn new(address: SocketAddr, wish: Wish) -> anyhow::Result<Self> {
-        let (stream, parser) = open(address, &wish, &wish.since)?;
-        let next = (0..wish.sources).map(|source| wish.first + source).collect();
-        let connected = wish.transport == Transport::LongPolling;
-        Ok(Self { stream, parser, account: Account { wish, next }, partial: Vec::new(), connected })
+    pub fn new(address: SocketAddr, options: ReaderOptions) -> anyhow::Result<Self> {
+        let (stream, parser) = open(address, &options, &options.since)?;
+        let next = (0..options.sources).map(|source| options.first + source).collect();
+        let connected = options.transport == Transport::LongPolling;
+        Ok(Self { stream, parser, account: Account { options, next }, partial: Vec::new(), connected })
     }
 
     /// Returns true once the server has accepted the stream. A long poll gets no answer until a message exists.
@@ -111,16 +111,16 @@ impl Reader {
     }
 
     pub fn connect_again(&mut self, address: SocketAddr, since: &str) -> anyhow::Result<()> {
-        (self.stream, self.parser) = open(address, &self.account.wish, since)?;
+        (self.stream, self.parser) = open(address, &self.account.options, since)?;
         self.partial.clear();
         Ok(())
     }
 
     /// Returns the number of messages before `end` that this reader neither received nor got a gap for.
     pub fn missing(&self, end: u64) -> u64 {
-        let Account { wish, next } = &self.account;
-        let missing = |next: &u64| end.saturating_sub(*next).div_ceil(wish.sources);
-        match wish.latest {
+        let Account { options, next } = &self.account;
+        let missing = |next: &u64| end.saturating_sub(*next).div_ceil(options.sources);
+        match options.latest {
             true => next.iter().filter(|next| missing(next) > 0).count() as u64,
             false => next.iter().map(missing).sum(),
         }
@@ -189,7 +189,7 @@ impl Reader {
                     account.gap_of(&answer.body, tally)?;
                     payloads(&answer.body, |payload| saw(account, payload, tally));
                     let position = answer.head.header("millrace-position").context("an answer without a position")?;
-                    request(&account.wish, position, &mut out);
+                    request(&account.options, position, &mut out);
                 }
                 Ok(used)
             }
@@ -204,13 +204,13 @@ impl Reader {
 
 impl Account {
     fn message(&mut self, payload: &[u8], now_us: u64, ages: &mut Histogram, tally: &mut Tally) -> anyhow::Result<()> {
-        let stamp = Stamp::read(payload, self.wish.bytes).context("not a message of this generator")?;
-        let (n, sources) = (stamp.sequence, self.wish.sources);
+        let stamp = Stamp::read(payload, self.options.bytes).context("not a message of this generator")?;
+        let (n, sources) = (stamp.sequence, self.options.sources);
         let next = &mut self.next[(n % sources) as usize];
         if n < *next {
             tally.twice += 1;
         } else {
-            if !self.wish.latest {
+            if !self.options.latest {
                 tally.silent += (n - *next) / sources;
             }
             *next = n + sources;
@@ -236,7 +236,7 @@ impl Account {
     /// numbers.
     fn gap(&mut self, to: u64, tally: &mut Tally) {
         tally.gaps += 1;
-        if self.wish.sources == 1 {
+        if self.options.sources == 1 {
             tally.told_lost += to.saturating_sub(self.next[0]);
             self.next[0] = self.next[0].max(to);
         }
@@ -244,13 +244,13 @@ impl Account {
 }
 
 /// Connects, sends the request, and returns the connection with its parser.
-fn open(address: SocketAddr, wish: &Wish, since: &str) -> anyhow::Result<(TcpStream, Parser)> {
+fn open(address: SocketAddr, options: &ReaderOptions, since: &str) -> anyhow::Result<(TcpStream, Parser)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     let mut out = Vec::new();
-    let parser = match wish.transport {
+    let parser = match options.transport {
         Transport::WebSocket => {
-            let mut socket = WebSocket::new(path(wish, since), None);
+            let mut socket = WebSocket::new(path(options, since), None);
             socket.open(&mut out);
             Parser::WebSocket(socket)
         }
@@ -259,20 +259,20 @@ fn open(address: SocketAddr, wish: &Wish, since: &str) -> anyhow::Result<(TcpStr
         Transport::LongPolling => Parser::Answers,
         other => bail!("transport {other}: expected one of {}", TRANSPORTS.map(Transport::name).join(", ")),
     };
-    request(wish, since, &mut out);
+    request(options, since, &mut out);
     stream.write_all(&out)?;
     Ok((stream, parser))
 }
 
-fn path(wish: &Wish, since: &str) -> String {
-    let policy = if wish.latest { "latest" } else { "every" };
-    format!("/v1/channels/{}?since={since}&policy={policy}", wish.channel)
+fn path(options: &ReaderOptions, since: &str) -> String {
+    let policy = if options.latest { "latest" } else { "every" };
+    format!("/v1/channels/{}?since={since}&policy={policy}", options.channel)
 }
 
 /// Appends the request of a transport over HTTP. Other transports append none here.
-fn request(wish: &Wish, since: &str, out: &mut Vec<u8>) {
-    let path = path(wish, since);
-    match wish.transport {
+fn request(options: &ReaderOptions, since: &str, out: &mut Vec<u8>) {
+    let path = path(options, since);
+    match options.transport {
         Transport::Sse => get(&path, "Accept: text/event-stream\r\n", out),
         Transport::Stream => get(&path, "Accept: application/x-ndjson\r\n", out),
         Transport::LongPolling => get(&format!("{path}&wait=30&limit=1000"), "Accept: application/json\r\n", out),

@@ -4,9 +4,10 @@
 use millrace_lab::stats::usl::Usl;
 
 use crate::{
-    Args,
-    capped::{self, Seen},
-    median, quota,
+    args::Args,
+    capped::{self, CappedRun},
+    figures::median,
+    quota,
     shards::works,
 };
 
@@ -22,7 +23,7 @@ const READERS_PER_SHARD: usize = 1000;
 struct Step {
     shards: usize,
     cores: f64,
-    seen: Vec<Seen>,
+    seen: Vec<CappedRun>,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -70,7 +71,7 @@ impl Step {
             self.total(),
             per_s / 1000.0,
             per_s / 1000.0 / self.total(),
-            Seen::middle(&self.seen),
+            CappedRun::middle(&self.seen),
             if unproven > 0 {
                 format!("; NOT LIMITED BY THE SHARDS in {unproven} passes, not fitted")
             } else {

@@ -1,9 +1,10 @@
 //! One shard and two, each with the same part of its own CPU: measures whether the second carries as much as the first.
 
 use crate::{
-    Args,
-    capped::{self, Seen, Work},
-    median, quota,
+    args::Args,
+    capped::{self, CappedRun, Work},
+    figures::median,
+    quota,
 };
 
 /// Part of a CPU per shard, small enough to leave the generator clearly idle time.
@@ -47,8 +48,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
         let [one, two, crowded] = &per_s;
-        println!("  two shards carry {} of one with as many WebSockets per shard", Seen::ratio(two, one));
-        println!("                   {} of one with as many in all", Seen::ratio(two, crowded));
+        println!("  two shards carry {} of one with as many WebSockets per shard", CappedRun::ratio(two, one));
+        println!("                   {} of one with as many in all", CappedRun::ratio(two, crowded));
         if unproven > 0 {
             println!("  In {unproven} runs the shards were not the limit: these ratios prove nothing.");
         }

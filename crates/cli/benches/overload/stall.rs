@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use crate::{
-    Args, Transport,
-    crowd::{Crowd, Load},
+    args::Args,
     figures::quantile_ms,
-    levels, prime, publisher, start,
+    levels,
+    reader::Transport,
+    reader_group::{Load, ReaderGroup},
+    setup::{prime, publisher, start},
 };
 
 /// Loads as shares of the capacity.
@@ -26,12 +28,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         println!("\n{transport:?}: most {:.0} k deliveries/s", most / 1000.0);
         for level in LEVELS {
             let server = start(1, &[0])?;
-            let wish = prime(&server, transport)?;
-            let crowd = Crowd::new(&server, args.readers, &wish)?;
+            let options = prime(&server, transport)?;
+            let group = ReaderGroup::new(&server, args.readers, &options)?;
             let mut upstream = publisher(&server, false)?;
             let seconds = args.seconds.max(STALL.0 + 3.0);
             let load = Load { per_s: most * level / args.readers as f64, seconds, slice: SLICE, stall: Some(STALL) };
-            let outcome = crowd.open_loop(&server, &mut upstream, &load)?;
+            let outcome = group.open_loop(&server, &mut upstream, &load)?;
             let over = ((STALL.0 + STALL.1) / SLICE.as_secs_f64()) as usize;
             let fresh_after = |q: f64| {
                 let mut slices = outcome.ages.slices.iter().enumerate().skip(over);

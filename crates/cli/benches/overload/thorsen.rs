@@ -5,12 +5,11 @@
 use std::time::Duration;
 
 use crate::{
-    Args, CHANNEL, Transport,
-    crowd::{Crowd, Load},
+    args::Args,
     figures::{max_ms, quantile_ms},
-    prime, publisher,
-    reader::Wish,
-    start,
+    reader::{ReaderOptions, Transport},
+    reader_group::{Load, ReaderGroup},
+    setup::{CHANNEL, prime, publisher, start},
     upstream::Upstream,
 };
 
@@ -25,11 +24,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for transport in args.transports(&all) {
         for chat in [false, true] {
             let server = start(1, &[0])?;
-            let mut wish = prime(&server, transport)?;
+            let mut options = prime(&server, transport)?;
             if chat {
-                wish = Wish { first: 0, sources: args.clients as u64, bytes: CHAT_BYTES, ..wish };
+                options = ReaderOptions { first: 0, sources: args.clients as u64, bytes: CHAT_BYTES, ..options };
             }
-            let crowd = Crowd::new(&server, args.clients, &wish)?;
+            let group = ReaderGroup::new(&server, args.clients, &options)?;
             let mut upstream = match (chat, transport) {
                 (false, _) => publisher(&server, false)?,
                 (true, Transport::WebSocket) => Upstream::Readers,
@@ -37,7 +36,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             };
             let per_s = if chat { args.clients as f64 / CHAT_EVERY_S } else { TICKS_PER_S };
             let load = Load { per_s, seconds: args.seconds, slice: Duration::from_secs(1), stall: None };
-            let outcome = crowd.open_loop(&server, &mut upstream, &load)?;
+            let outcome = group.open_loop(&server, &mut upstream, &load)?;
             let all = outcome.ages.all();
             println!(
                 "  {transport:?} {}: age p50 {:.1} p99 {:.1} max {:.1} ms; {}; {}",

@@ -10,11 +10,12 @@ use std::{
 use anyhow::{bail, ensure};
 use millrace_lab::load::{
     http::{Answer, post},
+    payload::Stamp,
     websocket::{RawFrame, TEXT, connect, frame_into},
 };
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::{payload, probe::SESSION, reader::Reader};
+use crate::{probe::SESSION, reader::Reader};
 
 /// Bytes queued for a socket at which a publisher counts as held back.
 const WAITING_BYTES_MAX: usize = 64 * 1024;
@@ -189,4 +190,11 @@ impl Link {
         self.partial.drain(..at);
         Ok(())
     }
+}
+
+/// Returns message `n`, which is due at `at_us`, in the form of the lab.
+pub fn payload(n: u64, at_us: u64, bytes: usize) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(bytes);
+    Stamp { stream: 0, sequence: n, due_ns: at_us * 1000 }.write(bytes, &mut payload);
+    payload
 }

@@ -19,8 +19,8 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::{
     client::Client,
-    crowd::{cpu_ns, settle},
-    load::Figures,
+    client_group::{cpu_ns, settle},
+    figures::Figures,
 };
 
 /// Number of points on the line that gives the memory of one connection. With two points the result would depend on the

@@ -1,6 +1,6 @@
-//! Workloads, and the figures that each one measures.
+//! Workloads: servers, clients and rates of each.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use millrace_lab::{
     load::{Role, websocket::Bare},
@@ -9,13 +9,12 @@ use millrace_lab::{
 
 use crate::{
     client::Client,
-    crowd::Crowd,
+    client_group::{BYTES, ClientGroup},
+    figures::Figures,
     idle,
     target::{Configured, Target, Variant},
 };
 
-/// Bytes of a message, as in the theses' ticker.
-pub const BYTES: usize = 173;
 /// Publications in flight while the maximum delivery rate is measured.
 const IN_FLIGHT: u64 = 32;
 /// The channel of the workloads that use one channel.
@@ -43,19 +42,6 @@ pub enum Workload {
     /// Publishers with a channel each, which `POST` again as soon as they are answered. Durable: an answer means that
     /// the publication is on disk.
     Post { publishers: usize, is_durable: bool, seconds: f64 },
-}
-
-/// Results of a run. Figures that a workload does not measure are `None`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Figures {
-    /// CPU time of the server per delivery; for `Post`, per publication.
-    pub cpu_us: Option<f64>,
-    pub per_s: Option<f64>,
-    pub p50_ms: Option<f64>,
-    pub p99_ms: Option<f64>,
-    pub pss_kb: Option<f64>,
-    pub bytes_per_connection: Option<f64>,
-    pub idle_cpu_percent: Option<f64>,
 }
 
 impl Workload {
@@ -153,30 +139,30 @@ impl Workload {
             Workload::Broadcast { subscribers, interval, seconds } => {
                 let server = target.configured(Variant::Plain)?.start()?;
                 let readers = websockets(&server, subscribers, |_| format!("/v1/channels/{CHANNEL}"))?;
-                let mut crowd = Crowd::new(readers, vec![publisher(&server)?], false)?;
+                let mut group = ClientGroup::new(readers, vec![publisher(&server)?], false)?;
                 let messages = (seconds / interval.as_secs_f64()) as u64;
-                crowd.open_loop(&server, messages, interval, subscribers as u64)
+                group.open_loop(&server, messages, interval, subscribers as u64)
             }
             Workload::Saturate { subscribers, seconds } => {
                 let server = target.configured(Variant::Plain)?.start()?;
                 let readers = websockets(&server, subscribers, |_| format!("/v1/channels/{CHANNEL}"))?;
-                let mut crowd = Crowd::new(readers, vec![publisher(&server)?], false)?;
-                crowd.closed_loop(&server, seconds, IN_FLIGHT, subscribers as u64)
+                let mut group = ClientGroup::new(readers, vec![publisher(&server)?], false)?;
+                group.closed_loop(&server, seconds, IN_FLIGHT, subscribers as u64)
             }
             Workload::Pairs { pairs, per_s, seconds } => {
                 let server = target.configured(Variant::Plain)?.start()?;
                 let readers = websockets(&server, pairs, |i| format!("/v1/channels/pairs/{i}"))?;
                 let publishers = websockets(&server, pairs, |i| format!("/v1/channels/pairs/{i}?subscribe=no"))?;
-                let mut crowd = Crowd::new(readers, publishers, false)?;
+                let mut group = ClientGroup::new(readers, publishers, false)?;
                 let interval = Duration::from_secs_f64(1.0 / (per_s * pairs as f64));
-                crowd.open_loop(&server, (seconds * per_s) as u64 * pairs as u64, interval, 1)
+                group.open_loop(&server, (seconds * per_s) as u64 * pairs as u64, interval, 1)
             }
             Workload::Echo { seconds } => {
                 let server = target.configured(Variant::Plain)?.start()?;
                 let path = "/v1/channels/echo";
                 let readers = websockets(&server, 1, |_| path.into())?;
                 let publisher = readers[0].publisher(Box::new(Bare::new(path)))?;
-                Crowd::new(readers, vec![publisher], false)?.closed_loop(&server, seconds, 1, 1)
+                ClientGroup::new(readers, vec![publisher], false)?.closed_loop(&server, seconds, 1, 1)
             }
             Workload::Idle { from, to, heartbeat_s } => {
                 idle::websockets(&target.configured(Variant::Plain)?.start()?, from, to, heartbeat_s)
@@ -185,13 +171,13 @@ impl Workload {
                 let target = target.configured(if is_tls { Variant::Tls } else { Variant::Plain })?;
                 let server = target.start()?;
                 let messages = (seconds / interval.as_secs_f64()) as u64;
-                http_crowd(&target, &server, transport, readers)?.open_loop(&server, messages, interval, readers as u64)
+                http_group(&target, &server, transport, readers)?.open_loop(&server, messages, interval, readers as u64)
             }
             Workload::HttpSaturate { transport, readers, seconds } => {
                 let target = target.configured(Variant::Plain)?;
                 let server = target.start()?;
-                let mut crowd = http_crowd(&target, &server, transport, readers)?;
-                crowd.closed_loop(&server, seconds, IN_FLIGHT, readers as u64)
+                let mut group = http_group(&target, &server, transport, readers)?;
+                group.closed_loop(&server, seconds, IN_FLIGHT, readers as u64)
             }
             Workload::HttpIdle { transport, readers } => {
                 let target = target.configured(Variant::Plain)?;
@@ -205,7 +191,7 @@ impl Workload {
                     Client::connect(server.address, target.dialect(Transport::Sse, Role::Publisher, &channel))
                 };
                 let publishers = (0..publishers).map(publisher).collect::<anyhow::Result<Vec<_>>>()?;
-                Crowd::new(Vec::new(), publishers, true)?.post(&server, seconds)
+                ClientGroup::new(Vec::new(), publishers, true)?.post(&server, seconds)
             }
         }
     }
@@ -220,59 +206,13 @@ fn publisher(server: &Server) -> anyhow::Result<Client> {
 }
 
 /// Connects `readers` readers of one channel, and a publisher.
-fn http_crowd(target: &Configured, server: &Server, transport: Transport, readers: usize) -> anyhow::Result<Crowd> {
+fn http_group(
+    target: &Configured,
+    server: &Server,
+    transport: Transport,
+    readers: usize,
+) -> anyhow::Result<ClientGroup> {
     let client = |role| Client::connect(server.address, target.dialect(transport, role, CHANNEL));
     let readers = (0..readers).map(|_| client(Role::Subscriber)).collect::<anyhow::Result<Vec<_>>>()?;
-    Crowd::new(readers, vec![client(Role::Publisher)?], true)
-}
-
-impl Figures {
-    /// Returns the median of each figure separately.
-    pub fn median(runs: &[Figures]) -> Figures {
-        let median = |pick: fn(&Figures) -> Option<f64>| {
-            let mut values: Vec<f64> = runs.iter().filter_map(pick).collect();
-            values.sort_by(f64::total_cmp);
-            values.get(values.len() / 2).copied()
-        };
-        Figures {
-            cpu_us: median(|f| f.cpu_us),
-            per_s: median(|f| f.per_s),
-            p50_ms: median(|f| f.p50_ms),
-            p99_ms: median(|f| f.p99_ms),
-            pss_kb: median(|f| f.pss_kb),
-            bytes_per_connection: median(|f| f.bytes_per_connection),
-            idle_cpu_percent: median(|f| f.idle_cpu_percent),
-        }
-    }
-
-    /// Formats this result over the other, for the figures that are compared.
-    pub fn ratio(&self, other: &Figures) -> String {
-        let mut out = Vec::new();
-        for (name, this, other) in [
-            ("CPU", self.cpu_us, other.cpu_us),
-            ("per second", self.per_s, other.per_s),
-            ("p99", self.p99_ms, other.p99_ms),
-            ("bytes", self.bytes_per_connection, other.bytes_per_connection),
-        ] {
-            if let (Some(this), Some(other)) = (this, other) {
-                out.push(format!("{name} x{:.2}", this / other));
-            }
-        }
-        format!("[{}]", out.join(", "))
-    }
-}
-
-impl fmt::Display for Figures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut parts = Vec::new();
-        let mut add = |value: Option<f64>, show: fn(f64) -> String| parts.extend(value.map(show));
-        add(self.cpu_us, |v| format!("{v:6.3} us CPU each"));
-        add(self.per_s, |v| format!("{:8.1} k/s", v / 1000.0));
-        add(self.p50_ms, |v| format!("p50 {v:.2} ms"));
-        add(self.p99_ms, |v| format!("p99 {v:.2} ms"));
-        add(self.bytes_per_connection, |v| format!("{v:6.0} bytes per connection"));
-        add(self.idle_cpu_percent, |v| format!("{v:.2} % CPU while idle"));
-        add(self.pss_kb, |v| format!("{:.1} MB", v / 1024.0));
-        write!(f, "{}", parts.join(", "))
-    }
+    ClientGroup::new(readers, vec![client(Role::Publisher)?], true)
 }

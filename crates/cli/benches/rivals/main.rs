@@ -7,7 +7,8 @@
 //! one run can.
 
 mod client;
-mod crowd;
+mod client_group;
+mod figures;
 mod idle;
 mod load;
 mod target;
@@ -16,7 +17,8 @@ use anyhow::{Context, ensure};
 use clap::Parser;
 use millrace_lab::host::scheduling::pin;
 
-use load::{Figures, Workload};
+use figures::Figures;
+use load::Workload;
 use target::Target;
 
 #[derive(Parser)]

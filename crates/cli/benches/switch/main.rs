@@ -89,7 +89,7 @@ impl MediaOutput for Out {
     }
 }
 
-struct Crowd {
+struct ViewerGroup {
     from: IpAddr,
     /// All clients, publishers first.
     clients: Vec<Client>,
@@ -173,18 +173,18 @@ impl Unit {
 }
 
 fn run(mut unit: Unit, (rooms, viewers, rate): (usize, usize, u64), args: &Args) -> anyhow::Result<()> {
-    let mut crowd = Crowd::join(&mut unit, rooms, viewers, args.from)?;
-    crowd.connect()?;
+    let mut group = ViewerGroup::join(&mut unit, rooms, viewers, args.from)?;
+    group.connect()?;
     // One video frame per publisher, so that every viewer has started.
     let start = Instant::now();
-    while crowd.delays_us.len() < rooms * viewers {
-        (0..rooms).try_for_each(|room| crowd.publish(room, 0))?;
-        crowd.serve(Instant::now() + Duration::from_millis(100))?;
-        ensure!(start.elapsed() < PATIENCE, "{} viewers have seen something", crowd.delays_us.len());
+    while group.delays_us.len() < rooms * viewers {
+        (0..rooms).try_for_each(|room| group.publish(room, 0))?;
+        group.serve(Instant::now() + Duration::from_millis(100))?;
+        ensure!(start.elapsed() < PATIENCE, "{} viewers have seen something", group.delays_us.len());
     }
-    crowd.serve(Instant::now() + Duration::from_millis(500))?;
-    crowd.open_no_more(rooms)?;
-    crowd.delays_us.clear();
+    group.serve(Instant::now() + Duration::from_millis(500))?;
+    group.open_no_more(rooms)?;
+    group.delays_us.clear();
 
     let cpu_ns = || anyhow::Ok(unit.server().scheduling_time()?.cpu_ns);
     let (before, start) = (cpu_ns()?, Instant::now());
@@ -192,23 +192,23 @@ fn run(mut unit: Unit, (rooms, viewers, rate): (usize, usize, u64), args: &Args)
     for n in 0..count {
         // The rooms in turn.
         let at = start + Duration::from_nanos(n * 1_000_000_000 / (rate * rooms as u64));
-        crowd.serve(at)?;
-        crowd.publish(n as usize % rooms, 1 + n / rooms as u64)?;
+        group.serve(at)?;
+        group.publish(n as usize % rooms, 1 + n / rooms as u64)?;
     }
     let sending = start.elapsed();
     let expected = count as usize * viewers;
     let late = Instant::now() + PATIENCE;
-    while crowd.delays_us.len() < expected && Instant::now() < late {
-        let before = crowd.delays_us.len();
-        crowd.serve(Instant::now() + Duration::from_secs(1))?;
-        if crowd.delays_us.len() == before {
+    while group.delays_us.len() < expected && Instant::now() < late {
+        let before = group.delays_us.len();
+        group.serve(Instant::now() + Duration::from_secs(1))?;
+        if group.delays_us.len() == before {
             break;
         }
     }
     let used_ns = (cpu_ns()? - before) as f64;
-    let came = crowd.delays_us.len();
-    crowd.delays_us.sort_unstable();
-    let at = |part: f64| crowd.delays_us.get((came as f64 * part) as usize).map_or(0.0, |us| *us as f64 / 1000.0);
+    let came = group.delays_us.len();
+    group.delays_us.sort_unstable();
+    let at = |part: f64| group.delays_us.get((came as f64 * part) as usize).map_or(0.0, |us| *us as f64 / 1000.0);
     println!(
         "{:<10}  {:>27}   {:>10.0}  {:>7.2}  {:>3.0} %  {:>6.2} %  {:.2} / {:.2}",
         unit.name(),
@@ -223,9 +223,9 @@ fn run(mut unit: Unit, (rooms, viewers, rate): (usize, usize, u64), args: &Args)
     Ok(())
 }
 
-impl Crowd {
+impl ViewerGroup {
     fn join(unit: &mut Unit, rooms: usize, viewers: usize, from: IpAddr) -> anyhow::Result<Self> {
-        let mut crowd = Self {
+        let mut group = Self {
             from,
             clients: Vec::with_capacity(rooms * (viewers + 1)),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -235,14 +235,14 @@ impl Crowd {
             delays_us: Vec::new(),
         };
         for room in 0..rooms {
-            crowd.add(|local| unit.publish(room, local))?;
+            group.add(|local| unit.publish(room, local))?;
         }
         // A publisher must exist before viewers can request it.
-        crowd.connect()?;
+        group.connect()?;
         for viewer in 0..rooms * viewers {
-            crowd.add(|local| unit.view(viewer % rooms, local))?;
+            group.add(|local| unit.view(viewer % rooms, local))?;
         }
-        Ok(crowd)
+        Ok(group)
     }
 
     fn add(&mut self, join: impl FnOnce(SocketAddr) -> anyhow::Result<MediaClient>) -> anyhow::Result<()> {
@@ -314,7 +314,7 @@ impl Crowd {
                 let Ok((length, from)) = client.socket.recv_from(&mut buffer) else { continue };
                 let now = Instant::now();
                 if let Some(sink) = client.sink.as_mut().filter(|_| is_media(&buffer[..length])) {
-                    let Some(time) = sink.hear(&buffer[..length], now) else { continue };
+                    let Some(time) = sink.receive(&buffer[..length], now) else { continue };
                     let since = ticks(now - self.began).wrapping_sub(time.wrapping_sub(client.shift));
                     self.delays_us.push(u64::from(since) * 100 / 9);
                     continue;

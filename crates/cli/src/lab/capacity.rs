@@ -7,10 +7,13 @@ use clap::Args as ClapArgs;
 use millrace_lab::{scenarios, sweep::Capacity};
 
 use super::{
-    exit,
-    run::{What, command_line, fresh_folder},
+    exit::{EXIT_INVALID, EXIT_MISSED},
+    run::{Selection, command_line, fresh_folder},
+    signals::stop_by_signal,
     view,
 };
+
+use crate::output;
 
 #[derive(ClapArgs)]
 #[command(
@@ -26,30 +29,30 @@ pub struct Args {
     /// Scenario to run; `millrace lab list` lists them
     scenario: String,
     #[command(flatten)]
-    what: What,
+    selection: Selection,
     /// Output folder [default: lab-results/capacity-SCENARIO-TIME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    ensure!(args.what.slo.is_some(), "missing --slo: name the service level, for example --slo 'p99<100ms'");
+    ensure!(args.selection.slo.is_some(), "missing --slo: name the service level, for example --slo 'p99<100ms'");
     let scenario = scenarios::find(&args.scenario)?;
     let folder = args.out.unwrap_or_else(|| fresh_folder(&format!("capacity-{}", scenario.name)));
-    let request = args.what.request(scenario, folder.clone(), None, command_line())?;
-    let stop = exit::stop_by_signal()?;
+    let request = args.selection.request(scenario, folder.clone(), None, command_line())?;
+    let stop = stop_by_signal()?;
     let mut view = view::of_terminal();
     let found = request.capacity(&mut *view, &stop);
     drop(view);
     if folder.exists() {
-        println!("{}", folder.display());
+        output::line(folder.display())?;
     }
     let found = found?;
     let any = |of: fn(&Capacity) -> bool| found.iter().any(of);
     Ok(if any(|capacity| capacity.kept.is_none() && capacity.missed.is_none()) {
-        ExitCode::from(exit::INVALID)
+        ExitCode::from(EXIT_INVALID)
     } else if any(|capacity| capacity.kept.is_none()) {
-        ExitCode::from(exit::MISSED)
+        ExitCode::from(EXIT_MISSED)
     } else {
         ExitCode::SUCCESS
     })

@@ -12,6 +12,8 @@ use millrace_lab::{
     targets::kind,
 };
 
+use crate::output;
+
 #[derive(ClapArgs)]
 #[command(
     after_help = "Measure two builds or two servers in one run with two targets: the lab alternates between them, so that drift of the machine affects both. \
@@ -61,9 +63,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let options = Options { band: args.band, despite: args.despite.clone(), in_turns, ..Options::default() };
     let outcome = compare(&a, &b, &options);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&outcome)?);
+        output::line(serde_json::to_string_pretty(&outcome)?)?;
     } else {
-        print!("{outcome}");
+        output::text(&outcome)?;
     }
     if let Some(file) = args.html {
         report::write_comparison(&file, [&labels[0], &labels[1]], [&a, &b], &outcome)?;

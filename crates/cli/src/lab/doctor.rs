@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::Args as ClapArgs;
 use millrace_lab::host::doctor::Machine;
 
-use crate::number::number;
+use super::exit::EXIT_MISSED;
+use crate::{number::number, output};
 
 #[derive(ClapArgs)]
 #[command(after_help = "Exit code 1 if the machine limits a run of that size, otherwise 0.\n\n\
@@ -22,9 +23,9 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let diagnosis = Machine::read().examine(args.connections);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&diagnosis)?);
+        output::line(serde_json::to_string_pretty(&diagnosis)?)?;
     } else {
-        print!("{diagnosis}");
+        output::text(&diagnosis)?;
     }
-    Ok(ExitCode::from(if diagnosis.is_good() { 0 } else { super::exit::MISSED }))
+    Ok(ExitCode::from(if diagnosis.is_good() { 0 } else { EXIT_MISSED }))
 }

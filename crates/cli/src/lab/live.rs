@@ -21,12 +21,16 @@ use millrace_lab::{
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Messages that wait to be published. When the server lags further behind, messages are dropped: the page must not hold up a run.
+use crate::output;
+
+/// Messages that wait to be published. When the server lags further behind, messages are dropped: the page must not
+/// hold up a run.
 const WAITING_MAX: usize = 16;
 /// Time for one publication.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Publishes each event of a run. Dropping it publishes the last message and ends the page's own server, if there is one.
+/// Publishes each event of a run. Dropping it publishes the last message and ends the page's own server, if there is
+/// one.
 pub struct Live {
     page: String,
     feed: Option<Sender<Value>>,
@@ -66,7 +70,7 @@ impl Live {
 }
 
 impl View for Live {
-    fn tell(&mut self, event: &Event<'_>) {
+    fn show(&mut self, event: &Event<'_>) {
         self.feed.iter().for_each(|feed| drop(feed.try_send(live::message(event))));
     }
 }
@@ -79,7 +83,8 @@ impl Drop for Live {
     }
 }
 
-/// Publishes messages until the feed ends. `accepted` gets the outcome of the first one; a failure later is reported once.
+/// Publishes messages until the feed ends. `accepted` gets the outcome of the first one; a failure later is reported
+/// once.
 fn publish_all(server: &Server, mut events: Receiver<Value>, accepted: &mpsc::SyncSender<anyhow::Result<()>>) {
     let url = server.http(&format!("/v1/channels/{}", live::CHANNEL));
     let work = async {
@@ -107,7 +112,7 @@ fn publish_all(server: &Server, mut events: Receiver<Value>, accepted: &mpsc::Sy
                 }
                 (Some(false), Err(why)) => {
                     reported = Some(true);
-                    eprintln!("live: {url}: {why}; the page misses this part of the run");
+                    output::note(format_args!("live: {url}: {why}; the page misses this part of the run"));
                 }
                 _ => {}
             }

@@ -1,4 +1,5 @@
-//! `millrace lab`: measures this server and others. One file per subcommand; all but flags and printing is `millrace-lab`.
+//! `millrace lab`: measures this server and others. One file per subcommand; all but flags and printing is
+//! `millrace-lab`.
 
 mod capacity;
 mod compare;
@@ -8,6 +9,7 @@ mod list;
 mod live;
 mod report;
 mod run;
+mod signals;
 mod view;
 
 use std::process::ExitCode;
@@ -15,7 +17,10 @@ use std::process::ExitCode;
 use clap::{Args as ClapArgs, Subcommand};
 use millrace_lab::sweep::Interrupted;
 
-pub use exit::ERROR as EXIT_ERROR;
+pub use exit::EXIT_ERROR;
+
+use crate::output;
+use exit::EXIT_INTERRUPTED;
 
 #[derive(ClapArgs)]
 #[command(
@@ -54,7 +59,10 @@ pub fn run(args: Args) -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("millrace: {error:#}");
-        ExitCode::from(if error.is::<Interrupted>() { exit::INTERRUPTED } else { exit::ERROR })
+        if output::is_closed_pipe(&error) {
+            return ExitCode::SUCCESS;
+        }
+        output::note(format_args!("millrace: {error:#}"));
+        ExitCode::from(if error.is::<Interrupted>() { EXIT_INTERRUPTED } else { EXIT_ERROR })
     })
 }

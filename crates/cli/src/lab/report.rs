@@ -5,6 +5,8 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::Args as ClapArgs;
 use millrace_lab::{analysis::analyse, report, sweep::Store};
 
+use crate::output;
+
 #[derive(ClapArgs)]
 #[command(
     after_help = "Writes report.html, a self-contained page that works offline, and analysis.json with all its figures.\n\n\
@@ -19,6 +21,6 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let analysis = analyse(&[Store::read(&args.dir)?])?;
-    println!("{}", report::write(&args.dir, &analysis)?.display());
+    output::line(report::write(&args.dir, &analysis)?.display())?;
     Ok(ExitCode::SUCCESS)
 }

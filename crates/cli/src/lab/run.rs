@@ -14,8 +14,8 @@ use millrace_lab::{
     targets,
 };
 
-use super::{exit, live::Live, view};
-use crate::{argument::ArgumentError, login, number::number, trust::Trust};
+use super::{exit, live::Live, signals::stop_by_signal, view};
+use crate::{argument::ArgumentError, login, number::number, output, trust::Trust};
 
 const DEFAULT_SEED: u64 = 1;
 
@@ -35,15 +35,15 @@ pub struct Args {
     #[arg(required_unless_present = "resume")]
     scenario: Option<String>,
     #[command(flatten)]
-    what: What,
+    selection: Selection,
     /// Output folder [default: lab-results/SCENARIO-TIME]
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     out: Option<PathBuf>,
     /// Continue the interrupted run in this folder
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// Publish the progress to this Millrace server (authenticated by MILLRACE_TOKEN) and show it on its page /lab; without =URL,
-    /// start a server on a free port, which uses some CPU of this machine
+    /// Publish the progress to this Millrace server (authenticated by MILLRACE_TOKEN) and show it on its page /lab;
+    /// without =URL, start a server on a free port, which uses some CPU of this machine
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, value_parser = Server::parse)]
     live: Option<Option<Server>>,
     #[command(flatten)]
@@ -55,15 +55,15 @@ pub struct Args {
 
 /// The flags of `run` and `capacity`.
 #[derive(ClapArgs)]
-pub struct What {
+pub struct Selection {
     /// Short trial in under a minute; noise of the machine is reported but does not invalidate runs
     #[arg(long)]
     quick: bool,
     /// Use the parameters and durations of the thesis
     #[arg(long, conflicts_with = "quick")]
     thesis: bool,
-    /// Servers to measure, by name, or by name and executable: millrace,ws,uws=/opt/uws. Label two executables of one kind:
-    /// millrace@old=PATH,millrace@new=PATH
+    /// Servers to measure, by name, or by name and executable: millrace,ws,uws=/opt/uws. Label two executables of one
+    /// kind: millrace@old=PATH,millrace@new=PATH
     #[arg(long, value_name = "NAME[=PATH],..", value_delimiter = ',')]
     targets: Vec<String>,
     /// Transports to measure: websocket, session, sse, stream, long-polling, polling
@@ -86,14 +86,14 @@ pub struct What {
 pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let (live, trust) = (args.live.take(), args.trust.clone());
     let request = args.request()?;
-    let stop = exit::stop_by_signal()?;
+    let stop = stop_by_signal()?;
     let folder = request.folder.clone();
     let mut view = view::of_terminal();
     if let Some(server) = live {
         trust.decide()?;
         let server = server.map(|server| anyhow::Ok(server.with_token(login::from_environment()?))).transpose()?;
         let live = Live::start(server, &command_line())?;
-        eprintln!("live: {}", live.page());
+        output::note(format_args!("live: {}", live.page()));
         view = Box::new(view::Both(view, Box::new(live)));
     }
     let verdict = request.run(&mut *view, &stop);
@@ -101,15 +101,15 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     if folder.exists() {
         if let Ok(recording) = Store::read(&folder) {
             let analysis = analyse(&[recording])?;
-            eprint!("{}", table::summary(&analysis));
+            output::note(table::summary(&analysis).trim_end());
             match report::write(&folder, &analysis) {
-                Ok(page) => eprintln!("report: {}", page.display()),
-                Err(error) => eprintln!("no report: {error:#}"),
+                Ok(page) => output::note(format_args!("report: {}", page.display())),
+                Err(error) => output::note(format_args!("cannot write the report: {error:#}")),
             }
         }
-        println!("{}", folder.display());
+        output::line(folder.display())?;
     }
-    Ok(exit::code(&verdict?))
+    Ok(exit::of(&verdict?))
 }
 
 impl Args {
@@ -119,9 +119,9 @@ impl Args {
             let scenario =
                 scenarios::find(&self.scenario.context("missing scenario: `millrace lab list` lists them")?)?;
             let folder = self.out.unwrap_or_else(|| fresh_folder(scenario.name));
-            return self.what.request(scenario, folder, self.budget, command);
+            return self.selection.request(scenario, folder, self.budget, command);
         };
-        ensure!(self.what.seed.is_none(), "--seed has no effect with --resume: the recording has its own");
+        ensure!(self.selection.seed.is_none(), "--seed has no effect with --resume: the recording has its own");
         // Values that were not given again keep those of the recording.
         let old = Store::read(&folder)?;
         ensure!(
@@ -130,20 +130,20 @@ impl Args {
             folder.display(),
             old.scenario
         );
-        let (scenario, asked) = (scenarios::find(&old.scenario)?, self.what.is_given());
+        let (scenario, is_changed) = (scenarios::find(&old.scenario)?, self.selection.is_given());
         let slo = old.slo.as_deref().map(str::parse).transpose()?;
-        let mut request = self.what.request(scenario, folder, None, command)?;
+        let mut request = self.selection.request(scenario, folder, None, command)?;
         request.resume = true;
         request.seed = old.seed;
         request.slo = request.slo.or(slo);
-        if !asked {
+        if !is_changed {
             (request.form, request.settings) = (old.form, Settings::from_json(&old.parameters)?);
         }
         Ok(request)
     }
 }
 
-impl What {
+impl Selection {
     /// Whether any flag changes what is run.
     fn is_given(&self) -> bool {
         self.quick || self.thesis || !self.set.is_empty() || self.repeats.is_some() || !self.transports.is_empty()

@@ -9,6 +9,8 @@ use millrace_lab::{
     sweep::{Event, View},
 };
 
+use crate::output;
+
 /// Lines go to standard error: standard output names the folder.
 pub fn of_terminal() -> Box<dyn View> {
     if std::io::stderr().is_terminal() { Box::new(Terminal::default()) } else { Box::new(Plain) }
@@ -18,18 +20,18 @@ pub fn of_terminal() -> Box<dyn View> {
 pub struct Both(pub Box<dyn View>, pub Box<dyn View>);
 
 impl View for Both {
-    fn tell(&mut self, event: &Event<'_>) {
-        self.0.tell(event);
-        self.1.tell(event);
+    fn show(&mut self, event: &Event<'_>) {
+        self.0.show(event);
+        self.1.show(event);
     }
 }
 
 struct Plain;
 
 impl View for Plain {
-    fn tell(&mut self, event: &Event<'_>) {
+    fn show(&mut self, event: &Event<'_>) {
         if let Some(text) = line(event) {
-            eprintln!("{text}");
+            output::note(text);
         }
     }
 }
@@ -41,10 +43,10 @@ struct Terminal {
 }
 
 impl View for Terminal {
-    fn tell(&mut self, event: &Event<'_>) {
+    fn show(&mut self, event: &Event<'_>) {
         match (&self.bar, line(event)) {
             (Some(bar), Some(text)) => bar.println(text),
-            (None, Some(text)) => eprintln!("{text}"),
+            (None, Some(text)) => output::note(text),
             _ => {}
         }
         match event {
@@ -69,7 +71,7 @@ impl View for Terminal {
                 }
             }
             Event::Ended { .. } => self.bar.iter().for_each(|bar| bar.inc(1)),
-            Event::Said(_) => {}
+            Event::Note(_) => {}
         }
     }
 }
@@ -82,7 +84,7 @@ impl Drop for Terminal {
 
 fn line(event: &Event<'_>) -> Option<String> {
     match event {
-        Event::Said(text) => Some((*text).to_owned()),
+        Event::Note(text) => Some((*text).to_owned()),
         Event::Planned { runs, done, estimate_s } => {
             let there = if *done > 0 { format!(", {done} of them recorded before") } else { String::new() };
             Some(format!("{runs} runs{there}; about {} in all", lasts(*estimate_s)))
@@ -172,7 +174,8 @@ mod tests {
         recording::{Counts, Factors, Form, Recording},
     };
 
-    /// 10,000 publications are scheduled in two seconds; half of the deliveries arrive in the third second, as with polling.
+    /// 10,000 publications are scheduled in two seconds; half of the deliveries arrive in the third second, as with
+    /// polling.
     #[test]
     fn line_and_table_show_the_same_rate() {
         let counts = |delivered| Counts { scheduled: 10_000, sent: 10_000, delivered, ..Counts::default() };

@@ -25,12 +25,12 @@ const POLL_EVERY: Duration = Duration::from_millis(40);
 const LATE_MAX: Duration = Duration::from_millis(50);
 
 /// Outcome of one run.
-pub struct Heard {
+pub struct HonestOutcome {
     outcome: Outcome,
 }
 
 /// Runs the honest clients for `lasts`; clients connect during the first second. Blocks.
-pub fn listen(server: SocketAddr, cpu: usize, lasts: Duration) -> anyhow::Result<Heard> {
+pub fn listen(server: SocketAddr, cpu: usize, lasts: Duration) -> anyhow::Result<HonestOutcome> {
     let plan = Plan {
         clients: CLIENTS,
         rate: load::Rate::Open { per_s: PER_S, arrivals: load::Arrivals::Even },
@@ -43,7 +43,7 @@ pub fn listen(server: SocketAddr, cpu: usize, lasts: Duration) -> anyhow::Result
     };
     let target = Everywhere { server, next: AtomicUsize::new(0) };
     let outcome = load::run(&plan, &target, &mut || Ok(Sample::default()))?;
-    Ok(Heard { outcome })
+    Ok(HonestOutcome { outcome })
 }
 
 /// Assigns the transports to clients in turn. The publisher uses HTTP, because an HTTP response reports a refusal.
@@ -70,7 +70,7 @@ impl LoadTarget for Everywhere {
     }
 }
 
-impl Heard {
+impl HonestOutcome {
     /// Returns the latencies of the deliveries that arrived in these seconds of the run.
     pub fn latency(&self, seconds: std::ops::Range<usize>) -> Histogram {
         let mut sum = Histogram::default();

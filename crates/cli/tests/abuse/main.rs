@@ -48,8 +48,8 @@ fn heads_too_large() {
 
 #[test]
 #[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
-fn connections_come_and_go() {
-    Trial::new("connections come and go").at_least(1_000).run(requests::churn);
+fn connection_churn() {
+    Trial::new("connection churn").at_least(1_000).run(requests::churn);
 }
 
 #[test]
@@ -69,8 +69,8 @@ fn compression_bombs() {
 
 #[test]
 #[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
-fn frames_that_are_none() {
-    Trial::new("frames that are none").at_least(1_000).run(frames::invalid);
+fn invalid_websocket_frames() {
+    Trial::new("invalid WebSocket frames").at_least(1_000).run(frames::invalid);
 }
 
 #[test]
@@ -87,12 +87,12 @@ fn random_channel_names() {
 }
 
 /// Runs an attacker that creates as many channels as it can, while a hundred honest clients open new channels.
-fn one_neighbour(name: &'static str, engine: &str) {
+fn noisy_neighbor(name: &'static str, engine: &str) {
     let trial = Trial::new(name).with(&["--engine", engine]).set(&["engine.channels_max=10000"]);
     trial.memory_mb(128).at_least(9_000).with_newcomers().run(names::neighbour);
 }
 
-fn one_neighbour_on(name: &'static str, kind: Kind) {
+fn noisy_neighbor_over(name: &'static str, kind: Kind) {
     if !kind.is_there() {
         return;
     }
@@ -107,32 +107,32 @@ fn one_neighbour_on(name: &'static str, kind: Kind) {
         redis.read_exact(&mut answer).expect("it answers");
         assert_eq!(&answer, b"+OK\r\n");
     }
-    one_neighbour(name, &broker.url());
+    noisy_neighbor(name, &broker.url());
 }
 
 #[test]
 #[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
-fn one_neighbour_on_memory() {
-    one_neighbour("one neighbour, memory", "memory");
+fn noisy_neighbor_on_memory() {
+    noisy_neighbor("noisy neighbor, memory", "memory");
 }
 
 #[test]
 #[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
-fn one_neighbour_on_sqlite() {
-    let folder = Folder::new("one-neighbour-sqlite");
-    one_neighbour("one neighbour, sqlite", &format!("sqlite:{}", folder.path("data.db").display()));
+fn noisy_neighbor_on_sqlite() {
+    let folder = Folder::new("noisy-neighbor-sqlite");
+    noisy_neighbor("noisy neighbor, sqlite", &format!("sqlite:{}", folder.path("data.db").display()));
 }
 
 #[test]
 #[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
-fn one_neighbour_on_redis() {
-    one_neighbour_on("one neighbour, redis", Kind::Redis);
+fn noisy_neighbor_on_redis() {
+    noisy_neighbor_over("noisy neighbor, redis", Kind::Redis);
 }
 
 #[test]
 #[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
-fn one_neighbour_on_nats() {
-    one_neighbour_on("one neighbour, nats", Kind::Nats);
+fn noisy_neighbor_on_nats() {
+    noisy_neighbor_over("noisy neighbor, nats", Kind::Nats);
 }
 
 #[test]
@@ -156,8 +156,8 @@ fn scraping_of_presence_and_history() {
 
 #[test]
 #[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
-fn datagrams_that_are_garbage() {
-    Trial::new("datagrams that are garbage").with(&["--udp", "127.0.0.1:0"]).at_least(20_000).run(datagrams::garbage);
+fn garbage_datagrams() {
+    Trial::new("garbage datagrams").with(&["--udp", "127.0.0.1:0"]).at_least(20_000).run(datagrams::garbage);
 }
 
 #[test]

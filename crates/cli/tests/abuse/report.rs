@@ -2,7 +2,7 @@
 
 use std::sync::Once;
 
-use crate::process::say;
+use crate::process::print_line;
 
 /// Names of the phases, in order.
 pub const PHASES: [&str; 3] = ["before", "during", "after"];
@@ -27,7 +27,7 @@ impl Row {
     pub fn print(&self) {
         static HEAD: Once = Once::new();
         HEAD.call_once(|| {
-            say(&format!(
+            print_line(&format!(
                 "  {:<34} {:>9} {:>6}  {:^24}  {:>10}  {:^24} {:>6} {:>6}  {:>8}",
                 "attack",
                 "times",
@@ -40,13 +40,13 @@ impl Row {
                 "health"
             ));
             let phases = PHASES.map(|phase| format!("{phase:>8}")).concat();
-            say(&format!(
+            print_line(&format!(
                 "  {:<34} {:>9} {:>6}  {phases}  {:>10}  {phases} {:>6} {:>6}  {:>8}",
                 "", "", "", "", "", "", "ms"
             ));
         });
         let cells = |values: [f64; 3]| values.map(|value| format!("{value:>8.1}")).concat();
-        say(&format!(
+        print_line(&format!(
             "  {:<34} {:>9} {:>6.1}  {}  {:>10}  {} {:>6.1} {:>6}  {:>8.1}",
             self.name,
             self.done,

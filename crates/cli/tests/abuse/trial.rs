@@ -17,9 +17,9 @@ use rustix::{
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::{
-    honest::{self, Heard},
+    honest::{self, HonestOutcome},
     newcomers::{self, Opened},
-    process::{say, turn},
+    process::{print_line, turn},
     report::{PHASES, Row},
     server::Server,
 };
@@ -89,12 +89,12 @@ impl Trial {
 
     /// Runs the attack until a run is valid, at most [`TRIES`] times, and asserts that the valid run found no
     /// failure.
-    pub fn run(self, attack: impl AsyncFn(&Ground) + Clone + Send + 'static) {
+    pub fn run(self, attack: impl AsyncFn(&AttackContext) + Clone + Send + 'static) {
         let _turn = turn();
         for _ in 0..TRIES {
             match self.run_once(attack.clone()) {
                 Ok(wrong) => return assert!(wrong.is_empty(), "{}: {wrong:#?}", self.name),
-                Err(why) => say(&format!("  {}: INVALID, {why}; again", self.name)),
+                Err(why) => print_line(&format!("  {}: INVALID, {why}; again", self.name)),
             }
         }
         panic!("{}: {TRIES} runs and none was valid; this machine is too busy to judge a server on", self.name);
@@ -103,7 +103,7 @@ impl Trial {
     /// Runs the attack once and returns a line for each failure.
     ///
     /// Errors: the reason why the run is invalid.
-    fn run_once(&self, attack: impl AsyncFn(&Ground) + Send + 'static) -> Result<Vec<String>, String> {
+    fn run_once(&self, attack: impl AsyncFn(&AttackContext) + Send + 'static) -> Result<Vec<String>, String> {
         let full = is_full();
         let (during, after) = match (full, self.with_newcomers) {
             (true, _) => (30, 5),
@@ -131,8 +131,15 @@ impl Trial {
         let udp = server.udp;
         let attacker = thread::spawn(move || {
             be_an_attacker(cpus.others);
-            let ground =
-                Ground { server: address, udp, end, full, connections, done: Cell::new(0), refused: Cell::new(0) };
+            let ground = AttackContext {
+                server: address,
+                udp,
+                end,
+                full,
+                connections,
+                done: Cell::new(0),
+                refused: Cell::new(0),
+            };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let _ = tokio::time::timeout_at(end.into(), attack(&ground)).await;
@@ -173,7 +180,7 @@ impl Trial {
         row.print();
         if let Some(opened) = &opened {
             let (clients, Opened { channels, rooms, .. }) = (newcomers::CLIENTS, opened);
-            say(&format!(
+            print_line(&format!(
                 "    {clients} newcomers opened {channels} channels and {rooms} rooms, {} failed, p99 {:.1} ms; the attacker was refused \
                  {refused} times",
                 opened.refused.len(),
@@ -250,7 +257,7 @@ impl Watched {
     }
 }
 
-fn p99_ms(heard: &Heard, seconds: std::ops::Range<usize>) -> f64 {
+fn p99_ms(heard: &HonestOutcome, seconds: std::ops::Range<usize>) -> f64 {
     heard.latency(seconds).quantile_us(0.99).map_or(f64::INFINITY, |us| us as f64 / 1e3)
 }
 
@@ -283,7 +290,7 @@ fn be_an_attacker(cpu: usize) {
 }
 
 /// Target, time and limits of an attacker, and its counters.
-pub struct Ground {
+pub struct AttackContext {
     pub server: SocketAddr,
     pub udp: Option<SocketAddr>,
     end: Instant,
@@ -294,7 +301,7 @@ pub struct Ground {
     refused: Cell<u64>,
 }
 
-impl Ground {
+impl AttackContext {
     pub fn done(&self, times: u64) {
         self.done.set(self.done.get() + times);
     }

@@ -12,7 +12,7 @@ use tokio::{
 use crate::{
     ports::free_port,
     process::{BOUND, Folder, Process, is_there, path_of, until},
-    wire::Wire,
+    wire::FaultyProxy,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct Broker {
     log: PathBuf,
     process: Option<Process>,
     /// Proxy between the nodes and the broker, if the network is to fail.
-    wire: Option<Wire>,
+    wire: Option<FaultyProxy>,
 }
 
 impl Kind {
@@ -49,10 +49,10 @@ impl Kind {
 }
 
 impl Broker {
-    /// Starts a broker. With `is_wired`, nodes connect to the broker through a [`Wire`].
+    /// Starts a broker. With `is_wired`, nodes connect to the broker through a [`FaultyProxy`].
     pub async fn start(kind: Kind, is_wired: bool, folder: &Folder) -> Self {
         let (data, log, port) = (folder.path("broker"), folder.path("broker.log"), free_port());
-        let wire = is_wired.then(|| Wire::start(port));
+        let wire = is_wired.then(|| FaultyProxy::start(port));
         let mut broker = Self { kind, port, data, log, process: None, wire };
         broker.begin().await;
         broker
@@ -68,7 +68,7 @@ impl Broker {
         }
     }
 
-    pub fn wire(&self) -> &Wire {
+    pub fn wire(&self) -> &FaultyProxy {
         self.wire.as_ref().expect("a broker that was started with a wire")
     }
 

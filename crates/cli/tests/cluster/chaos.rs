@@ -12,12 +12,12 @@ use tokio::{task::LocalSet, time::Instant};
 use crate::{
     balancer::NODES,
     broker::Kind,
-    client::Way,
+    client::ClientKind,
     cluster::Cluster,
     crowd::Crowd,
     load::Load,
-    process::{BOUND, say, setting, turn},
-    wire::Towards,
+    process::{BOUND, print_line, setting, turn},
+    wire::Direction,
 };
 
 const CHANNELS: usize = 40;
@@ -48,8 +48,8 @@ enum Step {
     Stop(Signal),
     Restart(Data),
     Cut,
-    Hold(Towards),
-    Release(Towards),
+    Hold(Direction),
+    Release(Direction),
 }
 
 /// Steps with their times, relative to the first publication.
@@ -95,17 +95,17 @@ impl Plan {
         let mut steps = Vec::new();
         while at < end {
             let long = Duration::from_secs_f64(random.between(0.05, 3.0));
-            let ways: &[Towards] = match random.bits() % 4 {
+            let directions: &[Direction] = match random.bits() % 4 {
                 0 => &[],
-                1 => &[Towards::Broker],
-                2 => &[Towards::Nodes],
-                _ => &[Towards::Broker, Towards::Nodes],
+                1 => &[Direction::Broker],
+                2 => &[Direction::Nodes],
+                _ => &[Direction::Broker, Direction::Nodes],
             };
-            steps.extend(ways.iter().map(|way| (at, Step::Hold(*way))));
-            if ways.is_empty() || random.happens(0.5) {
+            steps.extend(directions.iter().map(|direction| (at, Step::Hold(*direction))));
+            if directions.is_empty() || random.happens(0.5) {
                 steps.push((at + long.mul_f64(0.9), Step::Cut));
             }
-            steps.extend(ways.iter().map(|way| (at + long, Step::Release(*way))));
+            steps.extend(directions.iter().map(|direction| (at + long, Step::Release(*direction))));
             at += long + Duration::from_secs_f64(random.between(0.3, 1.5));
         }
         Self(steps)
@@ -145,10 +145,10 @@ async fn take(step: Step, cluster: &mut Cluster) {
 
 /// Runs the whole test: load, faults, the end, the verdict.
 async fn run(name: &str, kind: Kind, nodes: usize, seconds: u64, history_lost: bool, plan: &Plan) {
-    let ways = Way::ALL.map(|way| (way, CLIENTS / Way::ALL.len()));
+    let kinds = ClientKind::ALL.map(|kind| (kind, CLIENTS / ClientKind::ALL.len()));
     let is_wired = plan.0.iter().any(|(_, step)| matches!(step, Step::Cut | Step::Hold(_)));
     let mut cluster = Cluster::start_by(is_wired, name, kind, nodes, nodes, SETTINGS).await;
-    let crowd = Crowd::start(&cluster.server(), &ways, CHANNELS);
+    let crowd = Crowd::start(&cluster.server(), &kinds, CHANNELS);
     let load = Load::start(&cluster.server(), CHANNELS, PER_S);
     let started = Instant::now();
     crowd.listens(BOUND).await;
@@ -162,7 +162,7 @@ async fn run(name: &str, kind: Kind, nodes: usize, seconds: u64, history_lost: b
     let acknowledged =
         load.stop(CATCH_UP).await.unwrap_or_else(|errors| panic!("publishers were refused: {errors:#?}"));
     let count: usize = acknowledged.iter().map(Vec::len).sum();
-    say(&format!("  {count} publications acknowledged, after {retries} retries"));
+    print_line(&format!("  {count} publications acknowledged, after {retries} retries"));
     assert!(count as f64 > 0.9 * PER_S * seconds as f64, "the load was not there");
     for i in 0..nodes {
         cluster.ready(i).await;
@@ -178,7 +178,7 @@ fn chaos(name: &str, kind: Kind, data: Data, seconds: u64) {
     let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(seconds);
     let seed = setting("MILLRACE_CHAOS_SEED").unwrap_or_else(|| Random::from_system().bits() % 1_000_000);
     let plan = Plan::new(seed, Duration::from_secs(seconds), data);
-    say(&format!("\n{name}: MILLRACE_CHAOS_SEED={seed} for {seconds} s: {plan}"));
+    print_line(&format!("\n{name}: MILLRACE_CHAOS_SEED={seed} for {seconds} s: {plan}"));
     block_on(run(name, kind, NODES, seconds, data == Data::Lost, &plan));
 }
 
@@ -197,7 +197,7 @@ fn memory_of_a_killed_node_is_a_gap() {
     let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(12);
     let at = |share: f64| Duration::from_secs(seconds).mul_f64(share);
     let plan = Plan(vec![(at(0.4), Step::Kill(0)), (at(0.45), Step::Begin(0))]);
-    say(&format!("\nmemory: {plan}"));
+    print_line(&format!("\nmemory: {plan}"));
     block_on(run("memory", Kind::Memory, 1, seconds, true, &plan));
 }
 
@@ -212,7 +212,7 @@ fn faulty_wire(name: &str, kind: Kind) {
     let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(SECONDS / 2);
     let seed = setting("MILLRACE_CHAOS_SEED").unwrap_or_else(|| Random::from_system().bits() % 1_000_000);
     let plan = Plan::of_wire(seed, Duration::from_secs(seconds));
-    say(&format!("\n{name}: MILLRACE_CHAOS_SEED={seed} for {seconds} s: {plan}"));
+    print_line(&format!("\n{name}: MILLRACE_CHAOS_SEED={seed} for {seconds} s: {plan}"));
     block_on(run(name, kind, NODES, seconds, false, &plan));
 }
 
@@ -232,7 +232,7 @@ fn redis_and_its_nodes_fail_and_nothing_is_lost() {
 }
 
 #[test]
-fn redis_that_forgets_is_a_gap() {
+fn redis_data_loss_is_a_gap() {
     chaos("redis-forgets", Kind::Redis, Data::Lost, SECONDS / 2);
 }
 
@@ -242,6 +242,6 @@ fn nats_and_its_nodes_fail_and_nothing_is_lost() {
 }
 
 #[test]
-fn nats_that_forgets_is_a_gap() {
+fn nats_data_loss_is_a_gap() {
     chaos("nats-forgets", Kind::Nats, Data::Lost, SECONDS / 2);
 }

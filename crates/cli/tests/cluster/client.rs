@@ -19,7 +19,7 @@ use serde::Deserialize;
 use tokio::task::JoinHandle;
 use tokio_tungstenite::{connect_async, tungstenite::Message as Frame};
 
-use crate::judge::{Heard, Id, Position, Run};
+use crate::judge::{Id, Position, ReceivedItem, Run};
 
 /// Polling interval of a polling client.
 const POLL_INTERVAL: Duration = Duration::from_millis(750);
@@ -28,7 +28,7 @@ const BARE_RETRY: Duration = Duration::from_secs(1);
 
 /// Kind of client, one per row of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum ClientKind {
     Polling,
     LongPolling,
     Sse,
@@ -37,7 +37,7 @@ pub enum Way {
     Bare,
 }
 
-impl Way {
+impl ClientKind {
     pub const ALL: [Self; 6] = [Self::Polling, Self::LongPolling, Self::Sse, Self::Stream, Self::Session, Self::Bare];
 
     pub fn name(self) -> &'static str {
@@ -67,16 +67,16 @@ impl Way {
 
 /// A client that reads until it is dropped.
 pub struct Client {
-    pub way: Way,
+    pub kind: ClientKind,
     pub name: String,
     pub channels: Vec<String>,
-    pub seen: Rc<RefCell<Seen>>,
+    pub seen: Rc<RefCell<Observations>>,
     task: JoinHandle<()>,
 }
 
 /// Messages, gaps and connection losses that a client has observed so far.
-pub struct Seen {
-    pub heard: BTreeMap<String, Vec<Heard>>,
+pub struct Observations {
+    pub heard: BTreeMap<String, Vec<ReceivedItem>>,
     pub runs: Vec<Run>,
     pub messages: u64,
     pub gaps: u64,
@@ -106,21 +106,21 @@ pub struct Payload {
 
 impl Client {
     /// Starts a client that reads these channels from their beginning. The task belongs to the thread's `LocalSet`.
-    pub fn start(name: String, way: Way, server: &Server, channels: Vec<String>) -> Self {
-        let seen = Rc::new(RefCell::new(Seen::new()));
+    pub fn start(name: String, kind: ClientKind, server: &Server, channels: Vec<String>) -> Self {
+        let seen = Rc::new(RefCell::new(Observations::new()));
         let (server, of, into) = (server.clone(), channels.clone(), seen.clone());
-        let task = match way.transport() {
+        let task = match kind.transport() {
             Some(transport) => tokio::task::spawn_local(read(server, of, transport, into)),
             None => tokio::task::spawn_local(read_bare(server, of[0].clone(), into)),
         };
-        Self { way, name, channels, seen, task }
+        Self { kind, name, channels, seen, task }
     }
 
     /// Returns the client's last position in a channel. Bare WebSockets do not know their position.
     pub fn position(&self, channel: &str) -> Option<Position> {
         match self.seen.borrow().heard.get(channel)?.last()? {
-            Heard::Message(position, _) => Some(position.clone()),
-            Heard::Gap(_, to) => Some(to.clone()),
+            ReceivedItem::Message(position, _) => Some(position.clone()),
+            ReceivedItem::Gap(_, to) => Some(to.clone()),
         }
     }
 }
@@ -131,7 +131,7 @@ impl Drop for Client {
     }
 }
 
-async fn read(server: Server, channels: Vec<String>, transport: Transport, seen: Rc<RefCell<Seen>>) {
+async fn read(server: Server, channels: Vec<String>, transport: Transport, seen: Rc<RefCell<Observations>>) {
     let options = Options {
         server,
         channels,
@@ -147,7 +147,7 @@ async fn read(server: Server, channels: Vec<String>, transport: Transport, seen:
             Update::Message(message) => seen.message(message),
             Update::Gap(gap) => {
                 seen.gaps += 1;
-                let entry = Heard::Gap(Position::parse(&gap.from), Position::parse(&gap.to));
+                let entry = ReceivedItem::Gap(Position::parse(&gap.from), Position::parse(&gap.to));
                 seen.heard.entry(gap.channel).or_default().push(entry);
             }
             Update::Lost(lost) => seen.lost(lost.why),
@@ -159,7 +159,7 @@ async fn read(server: Server, channels: Vec<String>, transport: Transport, seen:
 }
 
 /// Reads payloads only, like a minimal browser client. The client knows only the position that a gap reports.
-async fn read_bare(server: Server, channel: String, seen: Rc<RefCell<Seen>>) {
+async fn read_bare(server: Server, channel: String, seen: Rc<RefCell<Observations>>) {
     let mut random = Random::from_system();
     let mut after = None;
     loop {
@@ -188,7 +188,7 @@ async fn read_bare(server: Server, channel: String, seen: Rc<RefCell<Seen>>) {
     }
 }
 
-impl Seen {
+impl Observations {
     fn new() -> Self {
         Self {
             heard: BTreeMap::new(),
@@ -214,7 +214,7 @@ impl Seen {
 
     fn message(&mut self, message: Message) {
         let payload: Payload = serde_json::from_str(message.data.get()).expect("what publishers say");
-        let entry = Heard::Message(Position::parse(&message.position), self.came(&payload));
+        let entry = ReceivedItem::Message(Position::parse(&message.position), self.came(&payload));
         match self.heard.get_mut(&message.channel) {
             Some(heard) => heard.push(entry),
             None => drop(self.heard.insert(message.channel, vec![entry])),

@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use millrace_client::server::Server;
 
 use crate::{
-    client::{Client, Way},
+    client::{Client, ClientKind},
     cluster::Cluster,
     judge::{Channel, Id, Position, judge},
     load::channel_name,
@@ -24,23 +24,23 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Starts `ways` clients of each kind, spread evenly over the load's channels.
-    pub fn start(server: &Server, ways: &[(Way, usize)], channels: usize) -> Self {
+    /// Starts the given number of clients of each kind, spread evenly over the load's channels.
+    pub fn start(server: &Server, kinds: &[(ClientKind, usize)], channels: usize) -> Self {
         let mut crowd = Self::default();
-        crowd.join(server, ways, channels, CHANNELS_EACH);
+        crowd.join(server, kinds, channels, CHANNELS_EACH);
         crowd
     }
 
     /// Adds clients, each with `each` channels.
-    pub fn join(&mut self, server: &Server, ways: &[(Way, usize)], channels: usize, each: usize) {
-        for way in ways.iter().flat_map(|(way, count)| std::iter::repeat_n(*way, *count)) {
+    pub fn join(&mut self, server: &Server, kinds: &[(ClientKind, usize)], channels: usize, each: usize) {
+        for kind in kinds.iter().flat_map(|(kind, count)| std::iter::repeat_n(*kind, *count)) {
             let i = self.clients.len();
-            let each = if way == Way::Bare { 1 } else { each };
+            let each = if kind == ClientKind::Bare { 1 } else { each };
             // The offset of a client's second channel differs in every round.
             let names: Vec<String> =
                 (0..each).map(|k| channel_name((i + k * (1 + i / channels % (channels - 1))) % channels)).collect();
-            let name = format!("client {i} ({})", way.name());
-            self.clients.push(Client::start(name, way, server, names));
+            let name = format!("client {i} ({})", kind.name());
+            self.clients.push(Client::start(name, kind, server, names));
         }
     }
 
@@ -78,7 +78,7 @@ impl Crowd {
             place(position.as_ref()) == place(tops[name].as_ref())
         };
         let at_end = |client: &Client| client.channels.iter().all(|name| is_at(client, name));
-        let behind = || self.clients.iter().filter(|client| client.way != Way::Bare && !at_end(client));
+        let behind = || self.clients.iter().filter(|client| client.kind != ClientKind::Bare && !at_end(client));
         let deadline = tokio::time::Instant::now() + within;
         while behind().next().is_some() && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -90,15 +90,15 @@ impl Crowd {
             if let Some(error) = &seen.error {
                 wrong.push(format!("{}: an error reached the application: {error}", client.name));
             }
-            if !at_end(client) && client.way != Way::Bare {
+            if !at_end(client) && client.kind != ClientKind::Bare {
                 wrong.push(format!("{}: not at the end; last cut: {:?}", client.name, seen.why));
             }
         }
         for (i, acknowledged) in acknowledged.into_iter().enumerate() {
             let name = channel_name(i);
             let readers = || self.clients.iter().filter(|client| client.channels.contains(&name));
-            let bare = readers().filter(|client| client.way == Way::Bare);
-            let others = readers().filter(|client| client.way != Way::Bare);
+            let bare = readers().filter(|client| client.kind == ClientKind::Bare);
+            let others = readers().filter(|client| client.kind != ClientKind::Bare);
             let heard = |client: &Client| client.seen.borrow().heard.get(&name).cloned().unwrap_or_default();
             let channel = Channel {
                 acknowledged,

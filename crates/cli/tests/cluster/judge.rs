@@ -23,7 +23,7 @@ pub struct Id {
 
 /// Item that a client with positions received on a channel.
 #[derive(Clone, Debug)]
-pub enum Heard {
+pub enum ReceivedItem {
     Message(Position, Id),
     Gap(Position, Position),
 }
@@ -41,7 +41,7 @@ pub struct Channel {
     /// Acknowledgments that publishers received.
     pub acknowledged: Vec<(Position, Id)>,
     /// Items by client name. Each client has read from the beginning.
-    pub clients: Vec<(String, Vec<Heard>)>,
+    pub clients: Vec<(String, Vec<ReceivedItem>)>,
     pub bare: Vec<(String, Vec<Run>)>,
     /// Newest position at the end of the test.
     pub top: Option<Position>,
@@ -60,8 +60,8 @@ pub fn judge(name: &str, channel: &Channel, history_lost: bool) -> Vec<String> {
     let mut wrong = Wrong { channel: name, found: Vec::new() };
     let mut log: HashMap<&Position, Id> = HashMap::new();
     let heard = channel.clients.iter().flat_map(|(_, heard)| heard).filter_map(|heard| match heard {
-        Heard::Message(position, id) => Some((position, *id)),
-        Heard::Gap(..) => None,
+        ReceivedItem::Message(position, id) => Some((position, *id)),
+        ReceivedItem::Gap(..) => None,
     });
     for (position, id) in heard.chain(channel.acknowledged.iter().map(|(position, id)| (position, *id))) {
         if *log.entry(position).or_insert(id) != id {
@@ -85,9 +85,9 @@ pub fn judge(name: &str, channel: &Channel, history_lost: bool) -> Vec<String> {
 impl Channel {
     fn placed(&self, history_lost: bool) -> Self {
         let place = |position: &Position| position.place(history_lost);
-        let heard = |heard: &Heard| match heard {
-            Heard::Message(position, id) => Heard::Message(place(position), *id),
-            Heard::Gap(from, to) => Heard::Gap(place(from), place(to)),
+        let heard = |heard: &ReceivedItem| match heard {
+            ReceivedItem::Message(position, id) => ReceivedItem::Message(place(position), *id),
+            ReceivedItem::Gap(from, to) => ReceivedItem::Gap(place(from), place(to)),
         };
         let run = |run: &Run| Run { after: run.after.as_ref().map(place), ids: run.ids.clone() };
         Self {
@@ -112,7 +112,7 @@ fn judge_answers(channel: &Channel, wrong: &mut Wrong) {
     }
 }
 
-fn judge_client(client: &str, heard: &[Heard], channel: &Channel, history_lost: bool, wrong: &mut Wrong) {
+fn judge_client(client: &str, heard: &[ReceivedItem], channel: &Channel, history_lost: bool, wrong: &mut Wrong) {
     let acknowledged: HashMap<Id, &Position> =
         channel.acknowledged.iter().map(|(position, id)| (*id, position)).collect();
     let mut at: Option<Position> = None;
@@ -120,7 +120,7 @@ fn judge_client(client: &str, heard: &[Heard], channel: &Channel, history_lost: 
     let mut got: BTreeSet<Position> = BTreeSet::new();
     for heard in heard {
         match heard {
-            Heard::Message(position, id) => {
+            ReceivedItem::Message(position, id) => {
                 let follows = match &at {
                     None => position.offset == 1,
                     Some(at) => position.epoch == at.epoch && position.offset == at.offset + 1,
@@ -142,7 +142,7 @@ fn judge_client(client: &str, heard: &[Heard], channel: &Channel, history_lost: 
                 got.insert(position.clone());
                 at = Some(position.clone());
             }
-            Heard::Gap(from, to) => {
+            ReceivedItem::Gap(from, to) => {
                 let named = at.as_ref().map_or(from.offset == 0, |at| at == from);
                 let lost = history_lost && from.epoch != to.epoch && to.offset == 0;
                 if !named || !lost {
@@ -159,8 +159,8 @@ fn judge_client(client: &str, heard: &[Heard], channel: &Channel, history_lost: 
     let gaps: Vec<&Position> = heard
         .iter()
         .filter_map(|heard| match heard {
-            Heard::Gap(from, _) => Some(from),
-            Heard::Message(..) => None,
+            ReceivedItem::Gap(from, _) => Some(from),
+            ReceivedItem::Message(..) => None,
         })
         .collect();
     for (position, id) in &channel.acknowledged {
@@ -241,10 +241,10 @@ mod tests {
     use super::*;
 
     /// Parses items: `a:1=1.1` is a message, `a:1>b:0` a gap.
-    fn heard(text: &str) -> Vec<Heard> {
+    fn heard(text: &str) -> Vec<ReceivedItem> {
         let one = |word: &str| match word.split_once('>') {
-            Some((from, to)) => Heard::Gap(Position::parse(from), Position::parse(to)),
-            None => Heard::Message(entry(word).0, entry(word).1),
+            Some((from, to)) => ReceivedItem::Gap(Position::parse(from), Position::parse(to)),
+            None => ReceivedItem::Message(entry(word).0, entry(word).1),
         };
         text.split_whitespace().map(one).collect()
     }
@@ -273,7 +273,7 @@ mod tests {
     const ACKNOWLEDGED: &str = "a:1=1.1 a:2=2.1 a:3=1.2";
 
     #[test]
-    fn everything_once_and_in_order_is_right() {
+    fn judge_accepts_each_message_once_in_order() {
         assert_eq!(verdict(ACKNOWLEDGED, ACKNOWLEDGED, "a:3", false), [""; 0]);
         // A restart without data loss starts another epoch of the same log.
         assert_eq!(verdict("a:1=1.1 a:2=2.1 b:3=1.2", "a:1=1.1 b:2=2.1 b:3=1.2", "b:3", false), [""; 0]);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_is_told() {
+    fn judge_reports_every_deviation() {
         for (said, top, why) in [
             ("a:1=1.1 a:2=2.1", "a:3", "the end is missing"),
             ("a:1=1.1 a:3=1.2", "a:3", "a hole"),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_must_name_exactly_what_is_missing() {
+    fn gap_must_name_exactly_the_missing_messages() {
         for (said, top, why) in [
             ("a:1=1.1 a:2>b:0 b:1=1.3", "b:1", "it begins too late"),
             ("a:1=1.1 a:2=2.1 a:1>b:0 b:1=1.3", "b:1", "it begins too early"),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_connection_hears_one_stretch_of_the_log() {
+    fn bare_connection_receives_one_range_of_the_log() {
         let verdict = |after: Option<&str>, ids: &str| {
             let run = Run { after: after.map(Position::parse), ids: ids.split_whitespace().map(id).collect() };
             let channel = Channel {

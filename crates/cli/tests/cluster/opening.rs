@@ -17,7 +17,7 @@ use crate::{
 const STANDSTILL: Duration = Duration::from_millis(500);
 
 #[test]
-fn a_websocket_opens_once_it_reads() {
+fn websocket_opens_only_once_its_channel_is_read() {
     let _turn = turn();
     if !is_there("haproxy") || !Kind::Redis.is_there() {
         return;

@@ -9,7 +9,7 @@ use crate::{
     broker::Kind,
     chaos::block_on,
     cluster::Cluster,
-    process::{BOUND, is_there, say, turn, until},
+    process::{BOUND, is_there, print_line, turn, until},
 };
 
 const READERS: usize = 5;
@@ -21,7 +21,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 const CHANNEL: &str = "/v1/channels/presence/after/death";
 
 #[test]
-fn readers_of_a_killed_node_are_counted_no_longer() {
+fn readers_of_a_killed_node_leave_the_count() {
     let _turn = turn();
     for kind in [Kind::Redis, Kind::Nats] {
         if !is_there("haproxy") || !kind.is_there() {
@@ -59,7 +59,7 @@ fn readers_of_a_killed_node_are_counted_no_longer() {
             })
             .await;
             let forgotten = killed.elapsed();
-            say(&format!("  presence, {kind:?}: right after {forgotten:.1?}, longest answer {longest:.1?}"));
+            print_line(&format!("  presence, {kind:?}: right after {forgotten:.1?}, longest answer {longest:.1?}"));
             assert!(longest < ANSWER, "an answer took {longest:?}");
 
             // The node restarts without readers, and its readers reconnect.

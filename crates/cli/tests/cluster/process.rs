@@ -99,7 +99,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         match std::thread::panicking() {
-            true => say(&format!("what the processes said is in {}", self.0.display())),
+            true => print_line(&format!("what the processes said is in {}", self.0.display())),
             false => drop(std::fs::remove_dir_all(&self.0)),
         }
     }
@@ -113,7 +113,7 @@ pub fn turn() -> MutexGuard<'static, ()> {
 
 /// Prints to the terminal and bypasses the output capture of the test harness. Seeds and figures are useful for
 /// passed tests, too.
-pub fn say(text: &str) {
+pub fn print_line(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
@@ -129,7 +129,7 @@ pub fn setting(name: &str) -> Option<u64> {
 pub fn is_there(program: &str) -> bool {
     let there = path_of(program).is_some();
     if !there {
-        say(&format!("SKIPPED: {program} is not installed (scripts/setup.sh does it)"));
+        print_line(&format!("SKIPPED: {program} is not installed (scripts/setup.sh does it)"));
     }
     there
 }

@@ -3,26 +3,26 @@
 use std::time::Instant;
 
 use crate::{
-    client::{Client, Way},
-    process::say,
+    client::{Client, ClientKind},
+    process::print_line,
 };
 
 /// Prints one row per transport.
 pub fn table(clients: &[Client]) {
-    say(&format!(
+    print_line(&format!(
         "  {:<18} {:>7} {:>10} {:>10} {:>5} {:>15}",
         "transport", "clients", "deliveries", "reconnects", "gaps", "longest silence"
     ));
-    for way in Way::ALL {
-        let of = || clients.iter().filter(|client| client.way == way);
+    for kind in ClientKind::ALL {
+        let of = || clients.iter().filter(|client| client.kind == kind);
         if of().next().is_none() {
             continue;
         }
         let sum = |pick: fn(&Client) -> u64| of().map(pick).sum::<u64>();
         let silence = of().map(|client| client.seen.borrow().silence).max().unwrap_or_default();
-        say(&format!(
+        print_line(&format!(
             "  {:<18} {:>7} {:>10} {:>10} {:>5} {:>13.1} s",
-            way.name(),
+            kind.name(),
             of().count(),
             sum(|client| client.seen.borrow().messages),
             sum(|client| client.seen.borrow().reconnects),
@@ -34,9 +34,9 @@ pub fn table(clients: &[Client]) {
 
 /// Returns the median and the 99th percentile of the delivery latency of one transport between two moments, in
 /// milliseconds.
-pub fn ages(clients: &[Client], way: Way, from: Instant, to: Instant) -> (u32, u32) {
+pub fn ages(clients: &[Client], kind: ClientKind, from: Instant, to: Instant) -> (u32, u32) {
     let mut ages: Vec<u32> = Vec::new();
-    for client in clients.iter().filter(|client| client.way == way) {
+    for client in clients.iter().filter(|client| client.kind == kind) {
         let seen = client.seen.borrow();
         ages.extend(seen.ages.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, age)| age));
     }

@@ -7,11 +7,11 @@ use crate::{
     balancer::NODES,
     broker::Kind,
     chaos::block_on,
-    client::Way,
+    client::ClientKind,
     cluster::Cluster,
     crowd::Crowd,
     load::Load,
-    process::{BOUND, is_there, say, turn},
+    process::{BOUND, is_there, print_line, turn},
     report,
 };
 
@@ -28,11 +28,11 @@ fn rolling_restart(name: &str, kind: Kind) {
     if !kind.is_there() || !is_there("haproxy") {
         return;
     }
-    say(&format!("\n{name}: {NODES} nodes, one after the other; {PER_S} publications per second"));
+    print_line(&format!("\n{name}: {NODES} nodes, one after the other; {PER_S} publications per second"));
     block_on(async {
-        let ways = Way::ALL.map(|way| (way, CLIENTS / Way::ALL.len()));
+        let kinds = ClientKind::ALL.map(|kind| (kind, CLIENTS / ClientKind::ALL.len()));
         let mut cluster = Cluster::start(name, kind, NODES, NODES, SETTINGS).await;
-        let crowd = Crowd::start(&cluster.server(), &ways, CHANNELS);
+        let crowd = Crowd::start(&cluster.server(), &kinds, CHANNELS);
         let load = Load::start(&cluster.server(), CHANNELS, PER_S);
         crowd.listens(BOUND).await;
         let steady = Instant::now();
@@ -51,12 +51,12 @@ fn rolling_restart(name: &str, kind: Kind) {
         crowd.conclude(&cluster, acknowledged, false, CATCH_UP).await;
         for (when, from, to) in [("before", steady, began), ("during", began, done)] {
             let seconds = (to - from).as_secs_f64();
-            for way in Way::ALL {
-                let (median, p99) = report::ages(&crowd.clients, way, from, to);
-                say(&format!("  {when} ({seconds:.1} s), {}: p50 {median} ms, p99 {p99} ms", way.name()));
+            for kind in ClientKind::ALL {
+                let (median, p99) = report::ages(&crowd.clients, kind, from, to);
+                print_line(&format!("  {when} ({seconds:.1} s), {}: p50 {median} ms, p99 {p99} ms", kind.name()));
             }
         }
-        say(&format!("  publishers tried {retries} times again"));
+        print_line(&format!("  publishers tried {retries} times again"));
     });
 }
 

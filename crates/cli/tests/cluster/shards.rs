@@ -8,11 +8,11 @@ use std::{collections::BTreeMap, fs, time::Duration};
 use crate::{
     broker::Kind,
     chaos::block_on,
-    client::Way,
+    client::ClientKind,
     cluster::Cluster,
     crowd::Crowd,
     load::Load,
-    process::{BOUND, is_there, say, turn, until},
+    process::{BOUND, is_there, print_line, turn, until},
 };
 
 const CHANNELS: usize = 20;
@@ -31,8 +31,8 @@ fn connections_and_work_spread_over_all_shards() {
     }
     block_on(async {
         let cluster = Cluster::start("shards", Kind::Memory, 1, 1, &["server.shards=2"]).await;
-        let ways = Way::ALL.map(|way| (way, 40));
-        let crowd = Crowd::start(&cluster.node(0), &ways, CHANNELS);
+        let kinds = ClientKind::ALL.map(|kind| (kind, 40));
+        let crowd = Crowd::start(&cluster.node(0), &kinds, CHANNELS);
         let load = Load::start(&cluster.node(0), CHANNELS, PER_S);
         crowd.listens(BOUND).await;
         let before = shards(cluster.id(0));
@@ -45,7 +45,7 @@ fn connections_and_work_spread_over_all_shards() {
         .await;
         let acknowledged =
             load.stop(BOUND).await.unwrap_or_else(|errors| panic!("publishers were refused: {errors:#?}"));
-        say(&format!("\nshards: processor time {used:?}"));
+        print_line(&format!("\nshards: processor time {used:?}"));
         crowd.conclude(&cluster, acknowledged, false, BOUND).await;
         assert_eq!(used.len(), 2);
         let share = |time: &Duration| time.as_secs_f64() / used.values().sum::<Duration>().as_secs_f64();

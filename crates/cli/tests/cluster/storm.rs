@@ -9,11 +9,11 @@ use crate::{
     balancer::NODES,
     broker::Kind,
     chaos::block_on,
-    client::{Client, Way},
+    client::{Client, ClientKind},
     cluster::Cluster,
     crowd::Crowd,
     load::Load,
-    process::{is_there, say, setting, turn, until},
+    process::{is_there, print_line, setting, turn, until},
 };
 
 const CLIENTS: usize = 500;
@@ -31,15 +31,19 @@ fn storm(name: &str, kind: Kind) {
         return;
     }
     let clients = setting("MILLRACE_STORM_CLIENTS").map_or(CLIENTS, |count| count as usize);
-    say(&format!("\n{name}: {clients} clients on a node that is killed, {PER_S} publications per second"));
+    print_line(&format!("\n{name}: {clients} clients on a node that is killed, {PER_S} publications per second"));
     block_on(async {
         let mut cluster = Cluster::start(name, kind, NODES, 1, SETTINGS).await;
         let load = Load::start(&cluster.server(), CHANNELS, PER_S);
         let mut crowd = Crowd::default();
         let (sessions, streams) = (clients * 2 / 5, clients * 2 / 5);
-        let ways = [(Way::Session, sessions), (Way::Sse, streams), (Way::LongPolling, clients - sessions - streams)];
-        for ways in batches(&ways) {
-            crowd.join(&cluster.server(), &ways, CHANNELS, 1);
+        let kinds = [
+            (ClientKind::Session, sessions),
+            (ClientKind::Sse, streams),
+            (ClientKind::LongPolling, clients - sessions - streams),
+        ];
+        for kinds in batches(&kinds) {
+            crowd.join(&cluster.server(), &kinds, CHANNELS, 1);
             crowd.listens(BOUND).await;
         }
         for i in 1..NODES {
@@ -50,7 +54,7 @@ fn storm(name: &str, kind: Kind) {
         cluster.kill(0);
         let killed = Instant::now();
         let back = |client: &Client| client.seen.borrow().first_due_after(killed);
-        until("everybody is back", BOUND, async || crowd.clients.iter().all(|client| back(client).is_some())).await;
+        until("all clients are back", BOUND, async || crowd.clients.iter().all(|client| back(client).is_some())).await;
         let mut times: Vec<Duration> = crowd.clients.iter().filter_map(back).map(|at| at - killed).collect();
         times.sort_unstable();
         let (connections, requests) = cluster.balancer.rates_max().await;
@@ -58,7 +62,7 @@ fn storm(name: &str, kind: Kind) {
             load.stop(BOUND).await.unwrap_or_else(|errors| panic!("publishers were refused: {errors:#?}"));
         crowd.conclude(&cluster, acknowledged, false, BOUND).await;
         let (half, last) = (times[times.len() / 2].as_secs_f64(), times[times.len() - 1].as_secs_f64());
-        say(&format!(
+        print_line(&format!(
             "  caught up (next message at most 1 s later): half after {half:.1} s, the last after {last:.1} s\n  \
              most connections in one second: {connections}; most requests that one node got in one: {requests}"
         ));
@@ -66,13 +70,14 @@ fn storm(name: &str, kind: Kind) {
 }
 
 /// Splits the clients into batches of at most [`BATCH`].
-fn batches(ways: &[(Way, usize)]) -> Vec<[(Way, usize); 1]> {
-    let cut =
-        |&(way, count): &(Way, usize)| (0..count).step_by(BATCH).map(move |from| [(way, BATCH.min(count - from))]);
-    ways.iter().flat_map(cut).collect()
+fn batches(kinds: &[(ClientKind, usize)]) -> Vec<[(ClientKind, usize); 1]> {
+    let cut = |&(kind, count): &(ClientKind, usize)| {
+        (0..count).step_by(BATCH).map(move |from| [(kind, BATCH.min(count - from))])
+    };
+    kinds.iter().flat_map(cut).collect()
 }
 
 #[test]
-fn everybody_comes_back_from_a_node_that_dies() {
+fn all_clients_reconnect_after_a_node_dies() {
     storm("storm", Kind::Redis);
 }

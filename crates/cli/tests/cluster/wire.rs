@@ -13,13 +13,13 @@ use std::{
 
 /// Direction of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Towards {
+pub enum Direction {
     Broker,
     Nodes,
 }
 
 /// Proxy that forwards connections to the broker.
-pub struct Wire {
+pub struct FaultyProxy {
     pub port: u16,
     shared: Arc<Shared>,
 }
@@ -33,7 +33,7 @@ struct Shared {
     is_over: AtomicBool,
 }
 
-impl Wire {
+impl FaultyProxy {
     pub fn start(broker: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("an address").port();
@@ -64,21 +64,21 @@ impl Wire {
     }
 
     /// Stops the traffic in this direction. Data that is sent waits.
-    pub fn hold(&self, towards: Towards) {
+    pub fn hold(&self, towards: Direction) {
         lock(&self.shared.held)[towards as usize] = true;
     }
 
-    pub fn release(&self, towards: Towards) {
+    pub fn release(&self, towards: Direction) {
         lock(&self.shared.held)[towards as usize] = false;
         self.shared.changed.notify_all();
     }
 }
 
-impl Drop for Wire {
+impl Drop for FaultyProxy {
     fn drop(&mut self) {
         self.shared.is_over.store(true, SeqCst);
-        self.release(Towards::Broker);
-        self.release(Towards::Nodes);
+        self.release(Direction::Broker);
+        self.release(Direction::Nodes);
         self.cut();
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
     }
@@ -90,14 +90,15 @@ impl Shared {
         let Ok(broker) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.broker)) else { return };
         let copy = |stream: &TcpStream| stream.try_clone().expect("a second handle");
         lock(&self.open).extend([copy(&node), copy(&broker)]);
-        for (from, into, towards) in [(copy(&node), copy(&broker), Towards::Broker), (broker, node, Towards::Nodes)] {
+        for (from, into, towards) in [(copy(&node), copy(&broker), Direction::Broker), (broker, node, Direction::Nodes)]
+        {
             let _ = into.set_nodelay(true);
             let shared = self.clone();
             thread::spawn(move || shared.copy(from, into, towards));
         }
     }
 
-    fn copy(&self, mut from: TcpStream, mut into: TcpStream, towards: Towards) {
+    fn copy(&self, mut from: TcpStream, mut into: TcpStream, towards: Direction) {
         let mut buffer = vec![0; 1 << 16];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
             let held = lock(&self.held);

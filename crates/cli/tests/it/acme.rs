@@ -152,7 +152,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_certificate_is_got_in_spite_of_errors_and_kept_for_the_next_start() {
+fn certificate_survives_acme_errors_and_a_restart() {
     const NAME: &str = "millrace.test";
     let Some(world) = World::new("got") else { return };
     let port = free_port();
@@ -232,7 +232,7 @@ fn certificate(server: &mut Process) {
 }
 
 #[test]
-fn a_certificate_is_renewed_before_it_ends_and_no_connection_with_it() {
+fn renewal_of_a_certificate_keeps_connections() {
     const NAME: &str = "localhost";
     let Some(world) = World::new("renewed") else { return };
     let port = free_port();
@@ -256,7 +256,7 @@ fn a_certificate_is_renewed_before_it_ends_and_no_connection_with_it() {
 }
 
 #[test]
-fn what_cannot_work_is_said_at_start() {
+fn unusable_acme_settings_fail_at_start() {
     let blocked = file("acme-no-folder", "a file");
     let cache = format!("tls.acme.cache={blocked}/cache");
     let acme = ["serve", "--listen", "127.0.0.1:0", "--tls-acme", "app.example"];

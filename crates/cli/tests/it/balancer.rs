@@ -56,7 +56,7 @@ fn balance(nodes: &[(&Server, u16)]) -> Option<(Server, String)> {
 /// A client may request a heartbeat interval up to `limits.heartbeat_max`. A proxy must not close the connection
 /// before the server's own timeout.
 #[test]
-fn proxies_wait_longer_than_the_rarest_heartbeat() {
+fn proxy_timeouts_exceed_the_longest_heartbeat() {
     let limits = millrace_server::Config::default().limits;
     let silence = limits.heartbeat_max.max(limits.hold_max) + limits.grace;
     let text = std::fs::read_to_string(repository("deploy/haproxy.cfg")).expect("the file is there");
@@ -80,7 +80,7 @@ fn node(more: &[&str]) -> (Server, u16) {
 }
 
 #[test]
-fn every_transport_goes_through_a_balancer() {
+fn every_transport_works_behind_a_balancer() {
     let (node, agent) = node(&[]);
     let Some((front, _)) = balance(&[(&node, agent)]) else { return };
     for transport in ["websocket", "stream", "sse", "long-polling", "polling"] {
@@ -97,11 +97,11 @@ fn every_transport_goes_through_a_balancer() {
     front.get_until("/v1/presence/bare", |answer| answer.body.contains("\"count\":1"));
     bare.send(Message::text("\"said\"")).expect("it is sent");
     assert_eq!(bare.read().expect("an echo"), Message::text("\"said\""));
-    assert_eq!(front.get("/metrics").status, 403, "figures are not for everybody");
+    assert_eq!(front.get("/metrics").status, 403, "the proxy does not publish metrics");
 }
 
 #[test]
-fn http2_in_front_carries_every_http_transport() {
+fn every_http_transport_works_over_http2_at_the_balancer() {
     let (node, agent) = node(&[]);
     let Some((front, _)) = balance(&[(&node, agent)]) else { return };
     assert_eq!(front.post("/v1/channels/h2", "\"one\"").status, 200);
@@ -128,7 +128,7 @@ fn http2_in_front_carries_every_http_transport() {
 
 /// The server trusts `X-Forwarded-For` from the balancer only. Limits per address apply to each client.
 #[test]
-fn behind_a_balancer_each_client_is_an_address_of_its_own() {
+fn balancer_passes_client_addresses_on() {
     let trusted = r#"server.trusted_proxies=["127.0.0.1"]"#;
     let limits = ["--set", "limits.exempt=[]", "--set", "limits.connections_per_address_max=2"];
     let admin = format!("127.0.0.1:{}", free_port());
@@ -166,7 +166,7 @@ fn behind_a_balancer_each_client_is_an_address_of_its_own() {
 }
 
 #[test]
-fn a_node_leaves_and_no_client_sees_an_error() {
+fn drained_node_causes_no_client_error() {
     let drain = ["--set", "drain.announce=3s", "--set", "drain.window=1s"];
     let (one, one_agent) = node(&drain);
     let (two, two_agent) = node(&drain);
@@ -220,7 +220,7 @@ fn a_node_leaves_and_no_client_sees_an_error() {
     assert_eq!(state("node2"), "UP");
     let deadline = Instant::now() + BOUND;
     while count(&two) < transports.len() as u64 {
-        assert!(Instant::now() < deadline, "not everybody has moved: {}", count(&two));
+        assert!(Instant::now() < deadline, "not all clients have moved: {}", count(&two));
     }
     assert_eq!(front.post("/v1/channels/moves", "\"after the move\"").status, 200);
     for (reader, transport) in readers.iter_mut().zip(transports) {
@@ -230,7 +230,7 @@ fn a_node_leaves_and_no_client_sees_an_error() {
 
 /// HAProxy accepts the three examples in `deploy/README.md` that separate WebSockets from requests.
 #[test]
-fn the_ways_to_route_websockets_are_good_configurations() {
+fn documented_websocket_routes_are_valid_haproxy_config() {
     let text = std::fs::read_to_string(repository("deploy/README.md")).expect("it is there");
     let snippet = text.split("```haproxy\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a snippet");
     let shipped = std::fs::read_to_string(repository("deploy/haproxy.cfg")).expect("it is there");

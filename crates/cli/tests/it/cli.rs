@@ -1,5 +1,7 @@
 //! Tests the help texts, and that no configuration input is silently ignored or misread.
 
+use std::process::Stdio;
+
 use millrace_server::Sources;
 
 use crate::support::{Process, Server, file, millrace, repository, run};
@@ -8,7 +10,7 @@ use crate::support::{Process, Server, file, millrace, repository, run};
 const EXIT_CONFIG: Option<i32> = Some(78);
 
 #[test]
-fn every_command_teaches_with_an_example() {
+fn every_help_text_has_an_example() {
     let mut commands: Vec<Vec<String>> = vec![Vec::new()];
     let mut seen = 0;
     while let Some(command) = commands.pop() {
@@ -33,8 +35,22 @@ fn every_command_teaches_with_an_example() {
     assert!(seen >= 13, "only {seen} commands were found");
 }
 
+/// A command whose output is cut off, as by `head`, does not panic and is not an error.
 #[test]
-fn an_unknown_key_ends_with_78_and_is_named() {
+fn closed_output_ends_a_command_quietly() {
+    let key = ["token", "api-key", "--name", "billing"];
+    for args in [&["token", "key"], &key[..], &["lab", "list"], &["config", "default"], &["simulate", "town"]] {
+        let mut command = millrace(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the process starts");
+        drop(child.stdout.take());
+        let ended = child.wait_with_output().expect("it is our child");
+        let error = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!((ended.status.code(), &*error), (Some(0), ""), "{args:?}");
+    }
+}
+
+#[test]
+fn unknown_key_is_code_78_and_named() {
     let path = file("unknown.toml", "[limits]\nheartbeet = \"5s\"\n");
     for command in ["serve", "config check"] {
         let command: Vec<&str> = command.split(' ').collect();
@@ -53,7 +69,7 @@ fn an_unknown_key_ends_with_78_and_is_named() {
 }
 
 #[test]
-fn a_bad_value_is_refused_with_what_it_may_be() {
+fn invalid_value_error_lists_valid_values() {
     for (setting, says) in [
         ("engine.url=postgres", "sqlite:PATH"),
         ("engine.url=sqlite", "sqlite:PATH, for example"),
@@ -83,7 +99,7 @@ fn a_bad_value_is_refused_with_what_it_may_be() {
 }
 
 #[test]
-fn an_unknown_key_is_told_its_nearest() {
+fn unknown_key_error_suggests_the_nearest() {
     for (key, nearest) in [
         ("limits.heartbeet", "the nearest is `limits.heartbeat`"),
         ("server.heartbeat", "the nearest is `limits.heartbeat`"),
@@ -140,7 +156,7 @@ fn no_variable_and_no_flag_is_ignored_silently() {
 
 /// Every variable that a document, a script or a test names is a setting or is in the list of other variables.
 #[test]
-fn every_variable_that_is_named_is_known() {
+fn every_documented_variable_is_known() {
     // These files name unknown variables on purpose.
     let wrong = ["crates/cli/tests/it/cli.rs", "crates/server/src/config/layers.rs"]
         .map(|path| repository(path).canonicalize().expect("the file is there"));
@@ -169,7 +185,7 @@ fn every_variable_that_is_named_is_known() {
 }
 
 #[test]
-fn one_text_is_taken_where_a_list_is_wanted() {
+fn single_text_is_accepted_as_a_list() {
     let path = file("single.toml", "[auth]\nkeys = \"one.pub\"\n[namespaces.cars]\nanonymous = \"subscribe\"\n");
     let shown = run(&["config", "effective", "--config", &path, "--set", "server.hosts=millrace.test"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
@@ -179,7 +195,7 @@ fn one_text_is_taken_where_a_list_is_wanted() {
 }
 
 #[test]
-fn a_duration_without_a_unit_is_found_in_its_line() {
+fn duration_without_unit_error_has_its_line() {
     let path = file("duration.toml", "[limits]\ngrace = \"3s\"\nheartbeat = 10\n");
     let refused = run(&["config", "check", "--config", &path]);
     assert_eq!(refused.code, EXIT_CONFIG, "{refused:?}");
@@ -199,7 +215,7 @@ fn a_port_alone_and_localhost_are_addresses() {
 }
 
 #[test]
-fn the_printed_defaults_are_a_good_file_and_the_document() {
+fn printed_defaults_are_valid_and_documented() {
     let printed = run(&["config", "default"]);
     assert_eq!(printed.code, Some(0));
     let path = file("defaults.toml", &printed.out);
@@ -216,7 +232,7 @@ fn the_printed_defaults_are_a_good_file_and_the_document() {
 }
 
 #[test]
-fn flags_win_over_the_environment_over_the_file() {
+fn flags_override_environment_overrides_file() {
     let text = "[server]\nshards = 2\n[limits]\nheartbeat = \"5s\"\ngrace = \"3s\"\nhold_max = \"7s\"\n";
     let path = file("layers.toml", text);
     let flags = ["config", "effective", "--config", &path, "--set", "limits.hold_max=9s", "--shards", "4"];

@@ -22,13 +22,13 @@ impl Device {
         PeerSocket::open(request).await.map(Self)
     }
 
-    async fn say(&mut self, lane: Lane, message: &[u8]) {
+    async fn send(&mut self, lane: Lane, message: &[u8]) {
         assert!(self.0.write(lane, true, message), "there is room");
         self.0.flush().await;
     }
 
     /// Returns the next message.
-    async fn hear(&mut self) -> (Lane, Vec<u8>) {
+    async fn receive(&mut self) -> (Lane, Vec<u8>) {
         let hearing = async {
             loop {
                 match self.0.poll_event() {
@@ -54,7 +54,7 @@ impl Device {
     }
 
     async fn hear_bundle(&mut self) -> Value {
-        serde_json::from_slice(&self.hear().await.1).expect("a bundle is JSON")
+        serde_json::from_slice(&self.receive().await.1).expect("a bundle is JSON")
     }
 }
 
@@ -67,25 +67,25 @@ fn gateway(args: &[&str]) -> Server {
 }
 
 #[tokio::test]
-async fn one_to_one_there_and_back() {
+async fn gateway_forwards_one_to_one_in_both_directions() {
     let gateway = gateway(&[]);
     let mut a = Device::join(&gateway, "name=a&to=b").await;
     // A message to a receiver that has not connected is dropped and counted.
-    a.say(Lane::Session, b"too soon").await;
+    a.send(Lane::Session, b"too soon").await;
     let is_counted = |stats: &str| stats.contains("\"nowhere\":1");
     gateway.get_until("/v1/stats", |answer| is_counted(&answer.body));
     let mut b = Device::join(&gateway, "name=b&to=a").await;
     for n in 0..100 {
-        a.say(Lane::Session, format!("there {n}").as_bytes()).await;
+        a.send(Lane::Session, format!("there {n}").as_bytes()).await;
     }
     for n in 0..100 {
-        assert_eq!(a.meanwhile(b.hear()).await, (Lane::Session, format!("there {n}").into_bytes()));
+        assert_eq!(a.meanwhile(b.receive()).await, (Lane::Session, format!("there {n}").into_bytes()));
     }
-    b.say(Lane::Latest, b"and back").await;
-    assert_eq!(a.hear().await, (Lane::Latest, b"and back".to_vec()));
+    b.send(Lane::Latest, b"and back").await;
+    assert_eq!(a.receive().await, (Lane::Latest, b"and back".to_vec()));
     let large = vec![b'x'; 16 * 1024];
-    a.say(Lane::Session, &large).await;
-    assert_eq!(a.meanwhile(b.hear()).await, (Lane::Session, large));
+    a.send(Lane::Session, &large).await;
+    assert_eq!(a.meanwhile(b.receive()).await, (Lane::Session, large));
     // After a peer disconnects, another peer may use its name.
     drop(b);
     gateway.get_until("/v1/stats", |answer| answer.body.contains("\"peers\":1"));
@@ -93,20 +93,20 @@ async fn one_to_one_there_and_back() {
 }
 
 #[tokio::test]
-async fn many_as_one_and_one_to_many_at_once() {
+async fn gateway_gathers_and_splits_at_the_same_time() {
     let gateway = gateway(&["--mode", "both", "--window", "60s"]);
     let mut up = Device::join(&gateway, "name=up").await;
     let mut a = Device::join(&gateway, "name=a&to=up&urgent=!").await;
     let mut b = Device::join(&gateway, "name=b&to=up").await;
-    b.say(Lane::Session, b"1").await;
+    b.send(Lane::Session, b"1").await;
     gateway.get_until("/v1/stats", |answer| answer.body.contains("\"received\":1"));
-    a.say(Lane::Session, b"! now").await;
+    a.send(Lane::Session, b"! now").await;
     let bundle = up.hear_bundle().await;
     assert_eq!(bundle, json!([{"peer": "b", "data": "1"}, {"peer": "a", "data": "! now"}]));
     let answer = json!([{"peer": "a", "data": "to a"}, {"peer": "b", "data": "AP8=", "encoding": "base64"}]);
-    up.say(Lane::Session, answer.to_string().as_bytes()).await;
-    assert_eq!(a.hear().await, (Lane::Session, b"to a".to_vec()));
-    assert_eq!(b.hear().await, (Lane::Session, vec![0, 255]));
+    up.send(Lane::Session, answer.to_string().as_bytes()).await;
+    assert_eq!(a.receive().await, (Lane::Session, b"to a".to_vec()));
+    assert_eq!(b.receive().await, (Lane::Session, vec![0, 255]));
     let stats: Value = serde_json::from_str(&gateway.get("/v1/stats").body).expect("JSON");
     let counted =
         ["received", "sent", "gathered_bundles", "split_bundles", "urgent", "lost", "nowhere", "refused", "peers"];
@@ -114,20 +114,20 @@ async fn many_as_one_and_one_to_many_at_once() {
 }
 
 #[tokio::test]
-async fn a_window_ends_by_itself() {
+async fn gathering_window_ends_after_its_time() {
     let gateway = gateway(&["--mode", "multiplex", "--window", "300ms"]);
     let mut up = Device::join(&gateway, "name=up").await;
     let mut a = Device::join(&gateway, "name=a&to=up").await;
     let began = std::time::Instant::now();
-    a.say(Lane::Session, b"1").await;
-    a.say(Lane::Session, b"2").await;
+    a.send(Lane::Session, b"1").await;
+    a.send(Lane::Session, b"2").await;
     let bundle = up.hear_bundle().await;
     assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
     assert_eq!(bundle, json!([{"peer": "a", "data": "1"}, {"peer": "a", "data": "2"}]));
 }
 
 #[tokio::test]
-async fn who_may_not_join_is_told_why() {
+async fn refused_join_has_an_error_code() {
     let secret = "0123456789abcdef";
     let gateway = Server::start_from(
         millrace(&["gateway", "--listen", "127.0.0.1:0", "--allow-origin", "https://app.example", "--peers", "1"])

@@ -96,7 +96,7 @@ fn a_missed_service_level_is_code_1() {
 }
 
 #[test]
-fn a_server_that_dies_is_code_2_and_what_there_was_is_kept() {
+fn server_death_is_code_2_and_keeps_results() {
     let folder = fresh("died");
     let bin = env!("CARGO_BIN_EXE_millrace");
     let mortal = program("mortal.sh", &format!("exec timeout --signal=KILL 3 {bin} \"$@\""));
@@ -123,7 +123,7 @@ fn a_target_that_does_not_start_is_code_3_with_its_log() {
 }
 
 #[test]
-fn what_is_unknown_is_code_3_and_told_its_nearest() {
+fn unknown_name_is_code_3_with_a_suggestion() {
     for (args, says) in [
         (&["thorsen-brodcast"][..], "did you mean thorsen-broadcast?"),
         (&["thorsen-chat", "--targets", "mosquito"], "did you mean mosquitto?"),
@@ -143,7 +143,7 @@ fn what_is_unknown_is_code_3_and_told_its_nearest() {
 }
 
 #[test]
-fn an_interrupted_sweep_goes_on_where_it_was() {
+fn interrupted_sweep_resumes() {
     let folder = fresh("interrupted");
     let args = [&TINY[..], &["websocket,sse", "--repeats", "2", "--seed", "5", "--out", text(&folder)]].concat();
     let mut process = Process::start(&mut millrace(&args));
@@ -167,7 +167,7 @@ fn an_interrupted_sweep_goes_on_where_it_was() {
 }
 
 #[test]
-fn capacity_ends_between_kept_and_missed() {
+fn capacity_lies_between_kept_and_missed() {
     let folder = fresh("capacity");
     let args =
         ["lab", "capacity", "thorsen-broadcast", "--quick", "--transports", "polling", "--slo", "p50<1us", "--set"];
@@ -180,7 +180,7 @@ fn capacity_ends_between_kept_and_missed() {
 }
 
 #[test]
-fn doctor_says_what_limits() {
+fn doctor_reports_limits_and_fixes() {
     let ended = run(&["lab", "doctor", "--connections", "9999999"]);
     assert!(ended.code == Some(1) && ended.out.contains("SHORT") && ended.out.contains("$ sudo"), "{ended:?}");
     let one = run(&["lab", "doctor", "--connections", "1", "--json"]);

@@ -3,6 +3,7 @@
 mod acme;
 mod balancer;
 mod cli;
+mod cycles;
 mod docs;
 mod flood;
 mod gateway;

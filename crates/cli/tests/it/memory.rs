@@ -75,7 +75,7 @@ impl Drop for EndOnDrop<'_> {
 }
 
 #[test]
-fn a_flood_stays_within_a_small_bound() {
+fn flood_keeps_memory_within_its_limit() {
     let bound = format!("limits.memory_bytes_max={BOUND_BYTES}");
     let server = Server::start(&["--shards", "2", "--set", &bound]);
     let pid = server.process.id();

@@ -23,7 +23,7 @@ const THREADS: usize = 8;
 const RESETS: u32 = 300;
 
 #[test]
-fn whatever_peers_send_is_no_warning() {
+fn peer_input_never_logs_a_warning() {
     let quiet =
         ["--set", "log.format=json", "--set", "drain.window=10ms", "--set", "turn.secret=a secret of tests only"];
     let home = format!("{}/quiet", env!("CARGO_TARGET_TMPDIR"));
@@ -75,7 +75,7 @@ fn whatever_peers_send_is_no_warning() {
 }
 
 #[test]
-fn a_library_that_is_named_is_logged() {
+fn log_level_of_a_named_library_applies() {
     let mut server = Server::start(&["--set", "log.level=info,h2=warn"]);
     http2(&[]).iter().for_each(|bytes| converse(&server.address, bytes));
     let line = server.process.err.wait_for("h2::");

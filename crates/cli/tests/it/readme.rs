@@ -58,7 +58,7 @@ fn the_tour_prints_what_it_promises() {
 /// Runs the README's three commands for a server that other machines can reach. Only the port and the address are
 /// replaced.
 #[test]
-fn three_commands_make_a_secured_server() {
+fn three_commands_start_a_secured_server() {
     let readme = std::fs::read_to_string(repository("README.md")).expect("the README is there");
     let (_, rest) = readme.split_once("<!-- secure -->\n```sh\n").expect("the commands are marked");
     let commands: Vec<&str> = rest.lines().take_while(|line| *line != "```").collect();
@@ -111,7 +111,7 @@ fn make_install_copies_the_binary() {
 }
 
 #[test]
-fn no_shell_block_of_the_tour_is_left_out() {
+fn every_shell_block_of_the_tour_is_run() {
     let readme = std::fs::read_to_string(repository("README.md")).expect("the README is there");
     let tour = readme.split("\n## ").find(|section| section.starts_with("A tour")).expect("there is a tour");
     assert_eq!(tour.matches("```sh\n").count(), blocks(tour).len());

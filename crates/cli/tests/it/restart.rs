@@ -11,7 +11,7 @@ const TRANSPORTS: [&str; 5] = ["websocket", "stream", "sse", "long-polling", "po
 const CAR: &str = "cars/7/telemetry";
 
 #[test]
-fn readers_go_on_after_a_kill_on_every_transport() {
+fn readers_resume_after_a_kill_on_every_transport() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("restart");
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).expect("the target directory is writable");

@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::{self, Message, client::IntoClientRequest, p
 use crate::support::{BOUND, Process, Server, ask, file, free_port, millrace, run};
 
 #[test]
-fn a_server_tells_how_it_is() {
+fn health_readiness_and_metrics_are_served() {
     let server = Server::start(&["--shards", "2"]);
     assert!(server.url.starts_with("http://127.0.0.1:") && !server.url.ends_with(":0"), "{}", server.url);
     assert_eq!((server.get("/healthz").status, server.get("/readyz").status), (200, 200));
@@ -48,7 +48,7 @@ fn a_port_that_is_taken_is_an_error() {
 }
 
 #[test]
-fn sigterm_turns_readiness_off_then_moves_the_readers_then_ends() {
+fn sigterm_ends_readiness_then_moves_readers_then_exits() {
     let server = Server::start(&["--shards", "2", "--set", "drain.announce=3s", "--set", "drain.window=200ms"]);
     let path = "/v1/channels/news";
     let mut sse = server.open(path, "text/event-stream");
@@ -94,7 +94,7 @@ fn a_second_sigterm_ends_at_once() {
 }
 
 #[test]
-fn sighup_takes_what_it_can_names_the_rest_and_keeps_what_is_bad_out() {
+fn sighup_applies_valid_settings_and_reports_the_others() {
     let path = file("reload.toml", "[limits]\nbatch_lines_max = 1\n[drain]\nwindow = \"20s\"\n");
     let mut server = Server::start(&["--config", &path, "--set", "server.shards=2"]);
     let batch = "{\"channel\": \"a\", \"data\": 1}\n{\"channel\": \"a\", \"data\": 2}\n";
@@ -127,7 +127,7 @@ fn sighup_takes_what_it_can_names_the_rest_and_keeps_what_is_bad_out() {
 }
 
 #[test]
-fn an_agent_check_says_ready_and_then_drain() {
+fn agent_check_answers_ready_then_drain() {
     let port = free_port();
     let agent = format!("127.0.0.1:{port}");
     let server = Server::start(&["--set", &format!("server.agent={agent}"), "--set", "drain.announce=10m"]);
@@ -157,7 +157,7 @@ fn json_logs_are_lines_of_json_without_payloads() {
 }
 
 #[test]
-fn heartbeats_keep_a_quiet_stream_alive() {
+fn heartbeats_keep_an_idle_stream_open() {
     let server = Server::start(&["--set", "limits.heartbeat=1s"]);
     let mut sse = server.open("/v1/channels/quiet", "text/event-stream");
     sse.wait_for("id: ");
@@ -182,7 +182,7 @@ fn close_code(websocket: &mut tungstenite::WebSocket<TcpStream>) -> Option<Close
 }
 
 #[test]
-fn beyond_this_machine_it_serves_only_what_is_secured_or_waived_by_name() {
+fn public_address_requires_tls_and_auth_or_their_waivers() {
     let everywhere = ["serve", "--listen", "0.0.0.0:0", "--shards", "1"];
     let (no_tls, no_auth) = ("--insecure-no-tls", "--insecure-no-auth");
     let start = |flags: &[&str]| run(&[&everywhere, flags].concat());
@@ -206,7 +206,7 @@ fn beyond_this_machine_it_serves_only_what_is_secured_or_waived_by_name() {
 }
 
 #[test]
-fn an_engine_that_is_away_is_named_with_what_is_refused() {
+fn unreachable_engine_is_logged_and_publishes_get_503() {
     let engine = format!("redis://ann:s3cret@127.0.0.1:{}", free_port());
     let mut server = Server::start(&["--engine", &engine, "--set", "engine.wait=200ms"]);
     let line = server.process.err.wait_for("the engine does not respond");
@@ -219,7 +219,7 @@ fn an_engine_that_is_away_is_named_with_what_is_refused() {
 }
 
 #[test]
-fn clients_show_their_token_and_say_it_to_nobody() {
+fn token_is_sent_to_the_server_and_never_printed() {
     const SECRET: &str = "a secret of thirty-two bytes or more";
     let secret = format!("auth.secret={SECRET}");
     let server = Server::start(&["--shards", "1", "--set", &secret]);

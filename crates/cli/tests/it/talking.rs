@@ -9,7 +9,7 @@ use crate::support::{Ended, Process, Server, file, free_port, millrace, polls_of
 const TRANSPORTS: [&str; 5] = ["websocket", "stream", "sse", "long-polling", "polling"];
 
 #[test]
-fn what_is_published_is_read_on_every_transport() {
+fn publication_is_read_on_every_transport() {
     let server = Server::start(&["--shards", "2"]);
     for transport in TRANSPORTS {
         let channel = format!("test/{transport}");
@@ -29,7 +29,7 @@ fn what_is_published_is_read_on_every_transport() {
 }
 
 #[test]
-fn a_reader_goes_on_from_a_position_on_another_transport() {
+fn reader_resumes_on_another_transport() {
     let server = Server::start(&[]);
     let positions = ["1", "2", "3", "4", "5", "6"].map(|n| publish(&server, "count", n));
     let mut since = "earliest".to_owned();
@@ -57,7 +57,7 @@ fn a_reader_goes_on_from_a_position_on_another_transport() {
 }
 
 #[test]
-fn patterns_and_keys() {
+fn latest_policy_on_a_pattern_prints_newest_per_key() {
     let server = Server::start(&[]);
     for (channel, data, key) in [("p/1/a", "1", "x"), ("p/2/a", "2", "x"), ("p/2/b", "3", "x"), ("p/1/a", "4", "x")] {
         assert_eq!(run(&["pub", channel, data, "--key", key, "--to", &server.url]).code, Some(0));
@@ -81,7 +81,7 @@ fn every_line_of_the_input_is_one_publication() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn invalid_commands_print_their_error_code() {
     let server = Server::start(&[]);
     let bad = run(&["pub", "not//a/name", "1", "--to", &server.url]);
     assert!(bad.code == Some(1) && bad.err.contains("bad_channel"), "{bad:?}");
@@ -92,7 +92,7 @@ fn what_cannot_be_done_is_said() {
 }
 
 #[test]
-fn a_server_that_is_away_is_named_and_given_up() {
+fn unreachable_server_is_named_in_the_error() {
     let url = format!("http://ann:s3cret@127.0.0.1:{}", free_port());
     let shown = url.replace("ann:s3cret@", "");
     for args in [
@@ -120,7 +120,7 @@ fn a_server_that_is_away_is_named_and_given_up() {
 }
 
 #[test]
-fn https_to_a_server_without_tls_says_so() {
+fn https_to_a_plain_server_suggests_http() {
     let server = Server::start(&[]);
     let url = server.url.replace("http://", "https://");
     for args in [&["pub", "a", "1"][..], &["sub", "a"], &["sub", "a", "--transport", "sse"], &["history", "a"]] {
@@ -131,7 +131,7 @@ fn https_to_a_server_without_tls_says_so() {
 }
 
 #[test]
-fn a_reader_starts_a_while_ago() {
+fn since_accepts_an_age() {
     let server = Server::start(&[]);
     publish(&server, "lately", "1");
     for transport in TRANSPORTS {
@@ -147,7 +147,7 @@ fn a_reader_starts_a_while_ago() {
 }
 
 #[test]
-fn a_channel_without_history_is_no_error_and_said() {
+fn channel_without_history_is_reported_as_success() {
     let server = Server::start(&[]);
     let none = run(&["history", "nosuchchannel", "--to", &server.url]);
     assert_eq!((none.code, none.out.as_str()), (Some(0), ""), "{none:?}");
@@ -155,7 +155,7 @@ fn a_channel_without_history_is_no_error_and_said() {
 }
 
 #[test]
-fn a_gap_is_told() {
+fn gap_is_printed() {
     let server = Server::start(&["--set", "history.count_max=2"]);
     let first = ["1", "2", "3", "4"].map(|n| publish(&server, "short", n))[0].clone();
     for transport in TRANSPORTS {
@@ -168,7 +168,7 @@ fn a_gap_is_told() {
 }
 
 #[test]
-fn the_same_seed_drives_the_same_way() {
+fn same_seed_simulates_the_same_drive() {
     let drive = |seed: &str| {
         let server = Server::start(&[]);
         let args = ["simulate", "fleet", "--cars", "3", "--seed", seed, "--count", "5", "--interval", "20ms"];
@@ -186,7 +186,7 @@ fn the_same_seed_drives_the_same_way() {
 }
 
 #[test]
-fn datagrams_become_publications_and_rubbish_is_counted() {
+fn valid_datagrams_are_published_and_others_counted() {
     let server = Server::start(&["--udp", "127.0.0.1:0"]);
     let info: Value = serde_json::from_str(&server.get("/v1/info").body).expect("JSON");
     let udp = info["udp"].as_str().expect("an address");
@@ -235,7 +235,7 @@ fn without_time(mut record: Value) -> Value {
 }
 
 #[test]
-fn a_range_of_the_past_is_printed() {
+fn history_prints_a_range() {
     let server = Server::start(&["--set", "history.count_max=2500"]);
     let lines: String = (1..=2600).map(|n| format!("{{\"channel\":\"past\",\"data\":{n},\"key\":\"k\"}}\n")).collect();
     for batch in lines.lines().collect::<Vec<_>>().chunks(1000) {

@@ -27,7 +27,7 @@ fn text(path: PathBuf) -> String {
 }
 
 #[test]
-fn a_developer_is_secured_by_two_commands() {
+fn two_commands_start_a_server_with_development_tls() {
     let (home, stranger) = (folder("home"), folder("stranger"));
     let made = Process::start(&mut at(&home, &["cert", "dev", "--name", "cars.test"])).finish();
     assert_eq!(made.code, Some(0), "{made:?}");
@@ -73,12 +73,12 @@ fn a_developer_is_secured_by_two_commands() {
 }
 
 #[test]
-fn a_server_that_does_not_start_makes_no_authority() {
+fn failed_start_creates_no_certificate_authority() {
     let home = folder("refused");
     let taken = Server::start(&[]);
     for (more, says) in [
         (&["--listen", "0.0.0.0:0"][..], "refusing to start"),
-        (&["--listen", &taken.address], "is another server there?"),
+        (&["--listen", &taken.address], "another program may use the address"),
         (&["--listen", "127.0.0.1:0", "--set", "auth.keys=nokey.pub"], "nokey.pub"),
         (&["--listen", "nowhere"], "HOST:PORT"),
     ] {
@@ -89,7 +89,7 @@ fn a_server_that_does_not_start_makes_no_authority() {
 }
 
 #[test]
-fn a_reload_changes_the_certificate_and_no_connection() {
+fn reload_changes_the_certificate_and_keeps_connections() {
     let home = folder("reload");
     let (used, other) = (home.join("used"), home.join("other"));
     for folder in [&used, &other] {

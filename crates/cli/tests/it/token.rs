@@ -18,7 +18,7 @@ fn with(secret: &str, args: &[&str], input: &str) -> Ended {
 }
 
 #[test]
-fn a_pair_signs_and_its_public_half_explains() {
+fn key_pair_signs_and_public_key_verifies() {
     let folder = tempfile::tempdir().expect("a folder");
     for algorithm in ["EdDSA", "es256"] {
         let key = folder.path().join(algorithm);
@@ -47,7 +47,7 @@ fn a_pair_signs_and_its_public_half_explains() {
 }
 
 #[test]
-fn a_secret_signs_and_a_bad_token_is_explained() {
+fn secret_signs_and_invalid_token_is_explained() {
     let created = with(SECRET, &["token", "create", "--sub", "alice", "--subscribe", "chat/#"], "");
     assert_eq!(created.code, Some(0), "{created:?}");
     let good = with(SECRET, &["token", "inspect"], &created.out);
@@ -64,7 +64,20 @@ fn a_secret_signs_and_a_bad_token_is_explained() {
 }
 
 #[test]
-fn what_the_server_would_refuse_is_not_signed() {
+fn claims_and_permissions_have_one_pattern_per_line() {
+    let rights = ["--sub", "ann", "--publish", "a", "--publish", "b/{sub}", "--subscribe", "#"];
+    let created = with(SECRET, &[&["token", "create"], &rights[..]].concat(), "");
+    let inspected = with(SECRET, &["token", "inspect"], &created.out);
+    assert_eq!(inspected.code, Some(0), "{inspected:?}");
+    let is_rule = |line: &&str| line.starts_with("  publish ") || line.starts_with("  subscribe ");
+    let rules: Vec<&str> = inspected.out.lines().filter(is_rule).collect();
+    let of_token = ["  subscribe  #", "  publish    a", "  publish    b/{sub}"];
+    let granted = ["  subscribe  #", "  publish    a", "  publish    b/ann"];
+    assert_eq!(rules, [of_token, granted].concat());
+}
+
+#[test]
+fn token_that_the_server_refuses_is_not_signed() {
     for (args, words) in [
         (&["--sub", "a/b", "--publish", "x/{sub}"][..], "sub"),
         (&["--publish", "a/#/b"], "pattern"),

@@ -122,7 +122,7 @@ impl Peer {
 }
 
 #[test]
-fn coturns_client_reaches_its_peer_by_datagrams_and_by_tcp() {
+fn coturn_client_reaches_its_peer_over_udp_and_tcp() {
     if !has_coturn() {
         return;
     }
@@ -157,7 +157,7 @@ fn coturns_client_reaches_its_peer_by_datagrams_and_by_tcp() {
 }
 
 #[test]
-fn coturns_client_reaches_its_peer_through_tls() {
+fn coturn_client_reaches_its_peer_over_tls() {
     if !has_coturn() {
         return;
     }
@@ -215,7 +215,7 @@ fn password(username: &str) -> String {
 }
 
 #[test]
-fn a_relay_reaches_no_private_network_unless_it_is_named() {
+fn relay_reaches_only_allowed_private_networks() {
     if !has_coturn() {
         return;
     }
@@ -238,7 +238,7 @@ fn a_relay_reaches_no_private_network_unless_it_is_named() {
 }
 
 #[test]
-fn a_user_has_so_many_relays_and_sends_so_much() {
+fn relays_and_bytes_per_user_are_limited() {
     if !has_coturn() {
         return;
     }
@@ -257,7 +257,7 @@ fn a_user_has_so_many_relays_and_sends_so_much() {
 }
 
 #[test]
-fn credentials_are_for_whoever_may_do_something() {
+fn turn_credentials_need_a_permission() {
     let auth = ["--set", "auth.secret=01234567890123456789012345678901"];
     let server = Server::start(&auth);
     let answer = server.post("/v1/turn", "");

@@ -16,15 +16,15 @@ use crate::problem::Problem;
 const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// Maximum length of a received line, in bytes.
 const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Polling interval while there is no room for the data to send.
-const LOOK: Duration = Duration::from_millis(5);
+/// Polling interval while the send queue is full.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Session over data channels. Dropping it closes the connection.
 pub struct Connection {
     socket: PeerSocket,
     /// Beginning of an incomplete line.
     rest: Vec<u8>,
-    heard: VecDeque<Heard>,
+    received: VecDeque<ReceivedLine>,
     /// Number of the newest message on the lossy channel.
     newest: u64,
     lost: u64,
@@ -33,7 +33,7 @@ pub struct Connection {
 
 /// Received line, without its line end, and its channel. An empty line only shows that the server is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct ReceivedLine {
     pub line: String,
     pub lane: Lane,
 }
@@ -54,16 +54,16 @@ impl Connection {
     /// Errors: the server refused the request, or does not answer.
     pub async fn open(request: reqwest::RequestBuilder) -> Result<Self, OpenError> {
         let socket = PeerSocket::open(request).await?;
-        let (rest, heard) = Default::default();
-        Ok(Self { socket, rest, heard, newest: 0, lost: 0, is_over: false })
+        let (rest, received) = Default::default();
+        Ok(Self { socket, rest, received, newest: 0, lost: 0, is_over: false })
     }
 
     /// Returns the next line, or `None` once the connection is over.
-    pub async fn next(&mut self) -> Option<Heard> {
+    pub async fn next(&mut self) -> Option<ReceivedLine> {
         loop {
-            self.hear_all();
-            if let Some(heard) = self.heard.pop_front() {
-                return Some(heard);
+            self.handle_events();
+            if let Some(line) = self.received.pop_front() {
+                return Some(line);
             }
             if self.is_over() {
                 return None;
@@ -74,7 +74,7 @@ impl Connection {
 
     /// Sends one command; lines received meanwhile are kept for [`Connection::next`]. Does nothing if the
     /// connection is over.
-    pub async fn say(&mut self, line: &str) {
+    pub async fn send_line(&mut self, line: &str) {
         let line = format!("{line}\n");
         let mut rest = line.as_str();
         while !rest.is_empty() && !self.is_over() {
@@ -84,10 +84,10 @@ impl Connection {
             }
             match self.socket.write(Lane::Session, true, &rest.as_bytes()[..end]) {
                 true => rest = &rest[end..],
-                false => drop(tokio::time::timeout(LOOK, self.socket.wait()).await),
+                false => drop(tokio::time::timeout(POLL_INTERVAL, self.socket.wait()).await),
             }
             self.socket.flush().await;
-            self.hear_all();
+            self.handle_events();
         }
     }
 
@@ -100,13 +100,13 @@ impl Connection {
         self.is_over || self.socket.is_over()
     }
 
-    fn hear_all(&mut self) {
+    fn handle_events(&mut self) {
         while let Some(event) = self.socket.poll_event() {
-            self.hear(event);
+            self.handle_event(event);
         }
     }
 
-    fn hear(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
             Event::Data(Lane::Session, data) => {
                 self.rest.extend_from_slice(&data);
@@ -136,6 +136,6 @@ impl Connection {
 
     fn keep(&mut self, lines: &[u8], lane: Lane) {
         let lines = lines.strip_suffix(b"\n").into_iter().flat_map(|lines| lines.split(|byte| *byte == b'\n'));
-        self.heard.extend(lines.map(|line| Heard { line: String::from_utf8_lossy(line).into_owned(), lane }));
+        self.received.extend(lines.map(|line| ReceivedLine { line: String::from_utf8_lossy(line).into_owned(), lane }));
     }
 }

@@ -17,7 +17,7 @@ pub const SDP: &str = "application/sdp";
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 const DATAGRAM_BYTES_MAX: usize = 2048;
 /// Maximum time to wait for a datagram or timer.
-const LONG: Duration = Duration::from_secs(3600);
+const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// One end of a connection. Dropping it closes the connection.
 pub struct PeerSocket {
@@ -50,7 +50,7 @@ impl PeerSocket {
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let port = url.port_or_known_default().unwrap_or_default();
         let server = tokio::net::lookup_host((host, port)).await.map_err(|error| lost(&error))?.next();
-        let server = server.ok_or_else(|| OpenError::Lost("the server's name has no address".into()))?;
+        let server = server.ok_or_else(|| OpenError::Lost("the host name of the server has no address".into()))?;
         let socket = bind_towards(server).await.map_err(|error| lost(&error))?;
         let local = socket.local_addr().map_err(|error| lost(&error))?;
         let offer = Peer::offer(local, Instant::now());
@@ -73,7 +73,9 @@ impl PeerSocket {
             }
         });
         match opened.await.is_err() || opening.is_over {
-            true => Err(OpenError::Lost("no datagram gets through to the server, or back".into())),
+            true => Err(OpenError::Lost(
+                "no UDP datagrams pass between this machine and the server; a firewall may block them".into(),
+            )),
             false => Ok(opening),
         }
     }
@@ -129,18 +131,18 @@ impl PeerSocket {
     pub async fn wait(&mut self) {
         self.flush().await;
         let mut buffer = [0; DATAGRAM_BYTES_MAX];
-        let timeout = self.peer.timeout().min(Instant::now() + LONG);
+        let timeout = self.peer.timeout().min(Instant::now() + WAIT_MAX);
         tokio::select! {
             received = self.socket.recv_from(&mut buffer) => {
                 // Ignore socket errors: silence shows that the peer is unreachable.
                 let Ok((length, from)) = received else { return };
                 let (local, now) = (self.local, Instant::now());
-                let mut is_its_own = false;
+                let mut is_from_peer = false;
                 self.handle(|peer, outputs| {
-                    is_its_own = peer.handle_datagram(now, from, local, &buffer[..length], outputs)?;
+                    is_from_peer = peer.handle_datagram(now, from, local, &buffer[..length], outputs)?;
                     Ok(())
                 });
-                if is_its_own {
+                if is_from_peer {
                     self.last_received = now;
                 }
             }
@@ -158,7 +160,7 @@ impl PeerSocket {
         }
     }
 
-    fn handle(&mut self, work: impl FnOnce(&mut Peer, &mut Outputs) -> Result<(), millrace_rtc::Broken>) {
+    fn handle(&mut self, work: impl FnOnce(&mut Peer, &mut Outputs) -> Result<(), millrace_rtc::ConnectionError>) {
         self.is_over |= work(&mut self.peer, &mut self.outputs).is_err();
     }
 }

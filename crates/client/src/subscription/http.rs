@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use millrace_protocol::Transport;
 use serde::Deserialize;
 
 use super::lines::{Events, Lines};
-use super::{EMPTY_PAUSE, End, Gap, Message, Reader, SILENCE_MAX, SubscriptionError, Transport, parse};
+use super::message::{Gap, Message, SubscriptionError};
+use super::reader::{EMPTY_PAUSE, End, Reader, SILENCE_MAX, parse};
 use crate::http::{body, cause, query_value};
 use crate::problem::Problem;
 use crate::server::Server;
@@ -102,7 +104,7 @@ pub async fn stream(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> En
             }
             Line { gap: Some(gap), .. } => reader.gap(gap),
             Line { drain: Some(drain), .. } => {
-                reader.told_to_move(drain.after_ms);
+                reader.drain(drain.after_ms);
                 Ok(())
             }
             Line { denied: Some(problem), .. } => Err(problem.into()),
@@ -119,7 +121,7 @@ pub async fn sse(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> End {
         if let Some(data) = event.data {
             match event.kind.as_str() {
                 "gap" => reader.gap(parse(data.as_bytes())?)?,
-                "drain" => reader.told_to_move(parse::<Drain>(data.as_bytes())?.after_ms),
+                "drain" => reader.drain(parse::<Drain>(data.as_bytes())?.after_ms),
                 "denied" => return Err(parse::<Problem>(data.as_bytes())?.into()),
                 _ => reader.message(parse(data.as_bytes())?)?,
             }
@@ -151,7 +153,7 @@ async fn read_lines(
     reader.cursors.start_list(&header(&response, "millrace-position"));
     let mut lines = Lines::default();
     loop {
-        let chunk = match reader.hear(response.chunk()).await {
+        let chunk = match reader.receive(response.chunk()).await {
             Err(end) => return end,
             Ok(Err(error)) => return End::Lost(cause(&error)),
             Ok(Ok(None)) => return End::Lost("the stream ended".into()),
@@ -209,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_line_is_distinguished() {
+    fn line_kinds_are_distinguished() {
         let line = |text: &str| parse::<Line>(text.as_bytes()).expect("a line");
         assert_eq!(line(r#"{"positions":{"a":"e:1"}}"#).positions.expect("positions")["a"], "e:1");
         assert_eq!(line(r#"{"gap":{"channel":"a","from":"e:1","to":"e:5"}}"#).gap.expect("a gap").to, "e:5");
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_messages_gaps_and_positions() {
+    fn poll_answer_has_messages_gaps_and_positions() {
         let text = r#"{"positions":{"a":"e:2"},"gaps":[{"channel":"a","from":"d:1","to":"e:1"}],
             "messages":[{"channel":"a","position":"e:2","time":5,"key":"k","data":{"x": 1}}]}"#;
         let answer: Answer = parse(text.as_bytes()).expect("an answer");

@@ -8,9 +8,13 @@ use tokio::time::Instant;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Backoff, End, Gap, Message, RETRY_BASE, RETRY_MAX, Random, SILENCE_MAX, Sink, SubscriptionError, Update};
-use super::{client, http, moved, parse, pause};
+use super::http;
+use super::message::{Gap, Message, Sink, SubscriptionError, Update};
+use super::reader::{End, SILENCE_MAX, parse};
+use super::reconnect::{RETRY_BASE, RETRY_MAX, client, moved, pause};
+use crate::backoff::Backoff;
 use crate::http::{body, query_value};
+use crate::random::Random;
 use crate::server::Server;
 
 /// Maximum publications of one response.
@@ -92,18 +96,18 @@ async fn read_page(rest: &mut Range, client: &reqwest::Client, sink: &mut Sink<'
     }
     let answer = body(response).await.map_err(|error| End::Lost(error.to_string()))?;
     let Answer { position, more, gap, messages } = parse(&answer)?;
-    let mut hand = |update| if sink(update).is_break() { Err(End::Enough) } else { Ok(()) };
+    let mut report = |update| if sink(update).is_break() { Err(End::Enough) } else { Ok(()) };
     if let Some(Place { from, to }) = gap {
-        hand(Update::Gap(Gap { channel: rest.channel.clone(), from, to }))?;
+        report(Update::Gap(Gap { channel: rest.channel.clone(), from, to }))?;
     }
     // A repeated request would get the same response.
     if more && messages.is_empty() && position == rest.since {
-        let what = format!("there is more after {position}, and the answer has nothing of it");
+        let what = format!("the answer says that {position} is not the end, but has no messages");
         return Err(End::Fatal(SubscriptionError::Protocol(what)));
     }
     rest.limit = rest.limit.map(|limit| limit.saturating_sub(messages.len() as u64));
     for Publication { position, time, key, data, encoding } in messages {
-        hand(Update::Message(Message { channel: rest.channel.clone(), position, time, key, data, encoding }))?;
+        report(Update::Message(Message { channel: rest.channel.clone(), position, time, key, data, encoding }))?;
     }
     rest.since = position;
     Ok(more && rest.limit != Some(0))

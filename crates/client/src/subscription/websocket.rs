@@ -8,14 +8,15 @@ use tokio_tungstenite::tungstenite::protocol::{WebSocketConfig, frame::coding::C
 use tokio_tungstenite::tungstenite::{Error, Message as Frame};
 use tokio_tungstenite::{Connector, connect_async_tls_with_config};
 
-use super::{End, Gap, MESSAGE_BYTES_MAX, Message, Reader, SILENCE_MAX, SubscriptionError, is_pattern, parse};
+use super::message::{Gap, MESSAGE_BYTES_MAX, Message, SubscriptionError};
+use super::reader::{End, Reader, SILENCE_MAX, is_pattern, parse};
 use crate::{http::cause, problem::Problem, server::Server, tls};
 
 const SUBPROTOCOL: &str = "millrace.v1+json";
 
 /// Message from the server, with the fields that a reader needs.
 #[derive(Deserialize)]
-struct Heard {
+struct ServerMessage {
     push: Option<String>,
     id: Option<usize>,
     ok: Option<Reply>,
@@ -45,7 +46,7 @@ pub async fn read(reader: &mut Reader<'_, '_>) -> End {
 
 async fn connect_and_read(reader: &mut Reader<'_, '_>) -> Result<std::convert::Infallible, End> {
     let url = reader.options.server.websocket("/v1/connect");
-    let uri = url.parse().map_err(|_| End::Fatal(SubscriptionError::Options(format!("{url} is no address"))))?;
+    let uri = url.parse().map_err(|_| End::Fatal(SubscriptionError::Options(format!("{url} is not a valid URL"))))?;
     let mut request = ClientRequestBuilder::new(uri).with_sub_protocol(SUBPROTOCOL);
     if let Some((name, bearer)) = reader.options.server.authorization() {
         request = request.with_header(name, bearer);
@@ -73,10 +74,10 @@ async fn connect_and_read(reader: &mut Reader<'_, '_>) -> Result<std::convert::I
                 socket.send(Frame::text(command)).await.map_err(|error| End::Lost(cause(&error)))?;
             }
         }
-        match reader.hear(socket.next()).await? {
+        match reader.receive(socket.next()).await? {
             None => return Err(End::Lost("the connection ended".into())),
             Some(Err(error)) => return Err(End::Lost(cause(&error))),
-            Some(Ok(Frame::Text(text))) => resumed = hear(reader, text.as_bytes())?,
+            Some(Ok(Frame::Text(text))) => resumed = handle_message(reader, text.as_bytes())?,
             Some(Ok(Frame::Close(close))) => return Err(closed(close.map(|c| (c.code, c.reason.to_string())))),
             Some(Ok(_)) => {}
         }
@@ -98,8 +99,8 @@ fn subscribe(reader: &Reader<'_, '_>, channel: &str) -> serde_json::Value {
             Some(began_ms) => {
                 let from_the_past = asked.filter(|&since| since != "now");
                 command["since"] = json!(from_the_past.map_or_else(|| began_ms.to_string(), str::to_owned));
-                let heard = reader.cursors.positions().iter().filter(|(name, _)| matches(channel, name));
-                command["positions"] = heard.map(|(name, position)| (name.clone(), json!(position))).collect();
+                let known = reader.cursors.positions().iter().filter(|(name, _)| matches(channel, name));
+                command["positions"] = known.map(|(name, position)| (name.clone(), json!(position))).collect();
             }
         }
     } else if let Some(since) = reader.cursors.position(channel).or(asked) {
@@ -124,36 +125,36 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 /// Handles one message. Once the session begins, returns the channels that the ticket resumed; the caller
 /// subscribes to the others.
-fn hear(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<Option<Vec<String>>, End> {
-    let heard: Heard = parse(text)?;
-    match heard.push.as_deref() {
+fn handle_message(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<Option<Vec<String>>, End> {
+    let message: ServerMessage = parse(text)?;
+    match message.push.as_deref() {
         Some("message") => reader.message(parse::<Message>(text)?)?,
         Some("gap") => reader.gap(parse::<Gap>(text)?)?,
         Some("connected") => {
             reader.connected();
-            return Ok(Some(heard.resumed.unwrap_or_default()));
+            return Ok(Some(message.resumed.unwrap_or_default()));
         }
         Some("drain") => {
-            reader.told_to_move(heard.after_ms.unwrap_or(0));
-            *reader.ticket = heard.resume;
+            reader.drain(message.after_ms.unwrap_or(0));
+            *reader.ticket = message.resume;
         }
         Some("error") => {
-            let what = format!("{}: {}", heard.code.unwrap_or_default(), heard.detail.unwrap_or_default());
+            let what = format!("{}: {}", message.code.unwrap_or_default(), message.detail.unwrap_or_default());
             return Err(End::Fatal(SubscriptionError::Protocol(what)));
         }
         // Ignore unknown pushes of a newer server.
         Some(_) => {}
         None => {}
     }
-    match heard.error {
+    match message.error {
         // The error belongs to the ticket, not to a command. The ticket resumed nothing, so the caller subscribes
         // to every channel.
-        Some(_) if heard.id == Some(0) => return Ok(None),
+        Some(_) if message.id == Some(0) => return Ok(None),
         Some(problem) => return Err(problem.into()),
         None => {}
     }
-    let channel = heard.id.and_then(|id| reader.options.channels.get(id.checked_sub(1)?));
-    if let (Some(channel), Some(reply)) = (channel, heard.ok) {
+    let channel = message.id.and_then(|id| reader.options.channels.get(id.checked_sub(1)?));
+    if let (Some(channel), Some(reply)) = (channel, message.ok) {
         match (is_pattern(channel), reply.position, reply.time) {
             (true, _, Some(time_ms)) => reader.cursors.start_pattern(channel, time_ms),
             (false, Some(position), _) => reader.cursors.start(channel, &position),
@@ -234,7 +235,7 @@ mod tests {
             ticket: &mut ticket,
         };
         for text in said {
-            hear(&mut reader, text.as_bytes()).expect("it goes on");
+            handle_message(&mut reader, text.as_bytes()).expect("it goes on");
         }
         assert_eq!(reader.moving.is_some(), reader.ticket.is_some());
         let command = match reader.ticket.take() {

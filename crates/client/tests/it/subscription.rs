@@ -147,7 +147,7 @@ async fn reader_never_requests_in_a_busy_loop() {
 }
 
 #[tokio::test]
-async fn a_range_that_never_ends_is_an_error() {
+async fn endless_range_is_an_error() {
     let now = "204 No Content\r\nMillrace-Position: e:9\r\nConnection: close\r\n\r\n";
     let page = r#"{"position":"e:1","more":true,"messages":[]}"#;
     let (url, _server) =
@@ -161,7 +161,7 @@ async fn a_range_that_never_ends_is_an_error() {
         retry_for: Duration::from_secs(1),
     };
     let error = read_range(&range, &mut |_| ControlFlow::Continue(())).await.expect_err("it ends");
-    assert!(error.to_string().contains("there is more after e:1"), "{error}");
+    assert!(error.to_string().contains("e:1 is not the end"), "{error}");
 }
 
 #[tokio::test]

@@ -10,17 +10,16 @@ use std::{
 
 use millrace_sfu::{
     mixer::{Input, Mixed, Mixer},
-    switch::ToMixer,
+    switch::MixerSender,
 };
 use tokio::{
     sync::mpsc::{self, Sender},
     task::spawn_local,
 };
 
-use super::with_unit;
 use crate::{
     Conference,
-    rooms::{MixerSeat, RoomName},
+    rooms::{MixerSlot, RoomName},
 };
 
 /// Maximum number of queued inputs of a mixer: one second of audio of a hundred speakers.
@@ -31,32 +30,33 @@ const MIXED_MAX: usize = 25;
 /// Starts the mixer thread of a room. The thread ends when the returned sender is dropped.
 ///
 /// Errors: the system refuses a thread.
-pub(super) fn start(conference: &Rc<Conference>, room: &RoomName, seat: MixerSeat) -> io::Result<ToMixer> {
-    let (tell, told) = sync_channel(INPUTS_MAX);
-    let (give, mut given) = mpsc::channel::<Mixed>(MIXED_MAX);
+pub(super) fn start(conference: &Rc<Conference>, room: &RoomName, slot: MixerSlot) -> io::Result<MixerSender> {
+    let (sender, inputs) = sync_channel(INPUTS_MAX);
+    let (output, mut mixed_frames) = mpsc::channel::<Mixed>(MIXED_MAX);
     let thread = thread::Builder::new().name("mixer".into());
     thread.spawn(move || {
-        let _seat = seat;
-        mix(&told, &give);
+        let _slot = slot;
+        mix(&inputs, &output);
     })?;
     tracing::info!(room = room.as_str(), "mixing audio of a room");
     let (conference, room) = (conference.clone(), room.clone());
     spawn_local(async move {
-        while let Some(mixed) = given.recv().await {
-            with_unit(&conference, |unit, send| unit.pass_mixed(room.as_str(), &mixed, Instant::now(), send));
+        while let Some(mixed) = mixed_frames.recv().await {
+            let now = Instant::now();
+            conference.media.with_switch(|switch, send| switch.send_mixed(room.as_str(), &mixed, now, send));
         }
     });
     // Drop the input if the queue is full, as on any full link.
-    Ok(Box::new(move |input| drop(tell.try_send(input))))
+    Ok(Box::new(move |input| drop(sender.try_send(input))))
 }
 
 /// Mixes until the sender of the inputs is dropped.
-fn mix(told: &Receiver<Input>, give: &Sender<Mixed>) {
+fn mix(inputs: &Receiver<Input>, output: &Sender<Mixed>) {
     let mut mixer = Mixer::new(Instant::now());
     loop {
         let input = match mixer.timeout() {
-            Some(due) => told.recv_timeout(due.saturating_duration_since(Instant::now())),
-            None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(due) => inputs.recv_timeout(due.saturating_duration_since(Instant::now())),
+            None => inputs.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match input {
             Ok(input) => mixer.handle(input, Instant::now()),
@@ -64,7 +64,7 @@ fn mix(told: &Receiver<Input>, give: &Sender<Mixed>) {
             Err(RecvTimeoutError::Disconnected) => return,
         }
         if let Some(mixed) = mixer.handle_timeout(Instant::now()) {
-            let _ = give.try_send(mixed);
+            let _ = output.try_send(mixed);
         }
     }
 }

@@ -1,18 +1,11 @@
-//! SFU of a shard as a protocol of the shard's datagram port.
-
 use std::{cell::RefCell, collections::HashMap, net::SocketAddr, rc::Rc, time::Instant};
 
 use millrace_rtc::{Candidates, Event as DataEvent, Lane};
-use millrace_sfu::{
-    egress::is_media,
-    switch::{Event, MemberId, Switch},
-};
+use millrace_sfu::switch::{Event, MemberId, Switch};
 use millrace_transport::{
-    data_channel::{Guests, PeerId, Peers, SessionCarrier, SessionCarriers},
-    datagram::{DatagramProtocol, DatagramSender, Verdict},
+    data_channel::{AdmittedSession, PeerId, Peers, SessionCarrier, SessionCarriers},
+    datagram::DatagramSender,
 };
-
-use crate::Conference;
 
 /// Maximum number of participants in one room that send or receive media.
 const ROOM_MEMBERS_MAX: usize = 1000;
@@ -22,7 +15,7 @@ pub type SendDatagram<'a> = dyn FnMut(SocketAddr, Vec<u8>) + 'a;
 
 /// SFU of a shard: the rooms whose media pass through this shard.
 pub struct Sfu {
-    switch: RefCell<Switch>,
+    pub(super) switch: RefCell<Switch>,
     sender: Rc<DatagramSender>,
     /// Sessions whose data channels share the connection of a participant.
     sessions: RefCell<HashMap<MemberId, PeerId>>,
@@ -36,12 +29,13 @@ impl Sfu {
 
     /// Runs `work` on the SFU. Its datagrams leave with the next turn of the port at the latest.
     pub fn with<T>(&self, work: impl FnOnce(&mut Switch, &mut SendDatagram<'_>) -> T) -> T {
-        let done = self.run(work);
+        let result = self.run(work);
         self.sender.wake();
-        done
+        result
     }
 
-    fn run<T>(&self, work: impl FnOnce(&mut Switch, &mut SendDatagram<'_>) -> T) -> T {
+    /// Runs `work` on the SFU during a turn of the port.
+    pub(super) fn run<T>(&self, work: impl FnOnce(&mut Switch, &mut SendDatagram<'_>) -> T) -> T {
         work(&mut self.switch.borrow_mut(), &mut |to, datagram| self.sender.send(to, datagram))
     }
 
@@ -51,9 +45,9 @@ impl Sfu {
 
     /// Allows a participant to open a session over data channels. Does nothing if the shard has no room for another
     /// peer.
-    pub fn carry(self: &Rc<Self>, member: MemberId, peers: &RefCell<Peers>, guests: Guests) {
+    pub fn carry(self: &Rc<Self>, member: MemberId, peers: &RefCell<Peers>, admitted: AdmittedSession) {
         let connection = Rc::new(MemberConnection { sfu: self.clone(), member });
-        if let Some(session) = peers.borrow_mut().carry(connection, guests) {
+        if let Some(session) = peers.borrow_mut().carry(connection, admitted) {
             self.sessions.borrow_mut().insert(member, session);
         }
     }
@@ -98,43 +92,5 @@ impl SessionCarrier for MemberConnection {
 impl Drop for MemberConnection {
     fn drop(&mut self) {
         self.sfu.sessions.borrow_mut().remove(&self.member);
-    }
-}
-
-/// Protocol of the SFU on the datagram port of its shard.
-pub struct SfuProtocol {
-    pub conference: Rc<Conference>,
-    pub sfu: Rc<Sfu>,
-}
-
-impl DatagramProtocol for SfuProtocol {
-    fn knows(&self, address: &SocketAddr) -> bool {
-        self.sfu.switch.borrow().knows(address)
-    }
-
-    fn handle_datagram(&self, now: Instant, from: SocketAddr, datagram: &[u8]) -> Verdict {
-        match self.sfu.run(|switch, send| switch.handle_datagram(now, from, datagram, send)) {
-            true => Verdict::Valid,
-            false => Verdict::Unclaimed,
-        }
-    }
-
-    /// Media are forwarded before anything else is handled.
-    fn is_urgent(&self, datagram: &[u8]) -> bool {
-        is_media(datagram)
-    }
-
-    fn timeout(&self) -> Option<Instant> {
-        self.sfu.switch.borrow().timeout()
-    }
-
-    fn handle_timeouts(&self, now: Instant) {
-        if self.timeout().is_some_and(|timeout| timeout <= now) {
-            self.sfu.run(|switch, send| switch.handle_timeouts(now, send));
-        }
-    }
-
-    fn handle_events(&self) {
-        super::handle_events(&self.conference, &self.sfu);
     }
 }

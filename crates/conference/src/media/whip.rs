@@ -7,18 +7,18 @@ use std::{rc::Rc, time::Instant};
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
-use millrace_protocol::{ChannelName, Code, Error, Right, session::Target};
+use millrace_protocol::{ChannelName, Code, Error, Permission, session::Target};
 use millrace_sfu::switch::{MIX, MemberId, Role};
 
-use super::{Who, refused, with_unit};
+use super::members::{Owner, Session, refused};
 use millrace_transport::{
     access::Caller,
     admission::read_body,
     http::{Body, Query, Response, text},
-    limits::{ConnectionSlot, ReaderSlot, RequestConnection},
+    limits::RequestConnection,
 };
 
-use crate::{Conference, rooms::RoomName, turn};
+use crate::{Conference, rooms::RoomName};
 
 const SDP: &str = "application/sdp";
 const FRAGMENT: &str = "application/trickle-ice-sdpfrag";
@@ -37,18 +37,6 @@ enum Place {
     Whip,
     Whep,
     Session(String),
-}
-
-/// Session of one publisher or viewer.
-pub(super) struct Session {
-    member: MemberId,
-    room: RoomName,
-    /// Subject of the caller that created the session. Later requests must have the same subject.
-    subject: Option<String>,
-    /// Number of the ICE session; each ICE restart increases it.
-    generation: u64,
-    _permit: ConnectionSlot,
-    _seat: Option<ReaderSlot>,
 }
 
 impl Path {
@@ -93,7 +81,7 @@ async fn begin(
     role: Role,
 ) -> Result<Response, Error> {
     let caller = conference.admission.caller(parts).await?;
-    let right = if role == Role::Publisher { Right::Publish } else { Right::Subscribe };
+    let right = if role == Role::Publisher { Permission::Publish } else { Permission::Subscribe };
     caller.check(right, &Target::Channel(media_channel(&room)?))?;
     let query = Query::parse(parts, &["name"])?;
     let name = query.get("name").unwrap_or(if role == Role::Publisher { "whip" } else { "whep" }).to_owned();
@@ -102,7 +90,7 @@ async fn begin(
         return Err(Error::new(Code::BadRequest, detail));
     }
     if name == MIX {
-        return Err(Error::new(Code::BadRequest, "`mix` is what the sound of a room is called that is mixed"));
+        return Err(Error::new(Code::BadRequest, "the name `mix` is reserved for the mixed audio of a room"));
     }
     check_type(&parts.headers, SDP)?;
     let accepted = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("*/*");
@@ -110,27 +98,35 @@ async fn begin(
     if !accepted.split(',').any(takes) {
         return Err(Error::new(Code::NotAcceptable, "the answer is `application/sdp`"));
     }
-    let Some(address) = parts.extensions.get::<std::sync::Arc<RequestConnection>>().map(|guest| guest.address) else {
+    let Some(address) =
+        parts.extensions.get::<std::sync::Arc<RequestConnection>>().map(|connection| connection.address)
+    else {
         return Err(Error::new(Code::BadRequest, "the address of the request is not known"));
     };
-    let (permit, seat) = (conference.admission.limits.connect(address)?, conference.admission.admit(parts, &caller)?);
+    let (connection_slot, reader_slot) =
+        (conference.admission.limits.connect(address)?, conference.admission.admit(parts, &caller)?);
     let offer = read_text(conference, parts, body, OFFER_BYTES_MAX).await?;
     let subject = subject_of(&caller);
     let secret = random_name();
     let location = format!("/v1/rooms/{room}/media/{secret}", room = room.as_str());
     let (known, key) = (room.clone(), secret.clone());
     let answer = conference
-        .rooms
-        .shared()?
-        .ask(conference, &room, move |conference| async move {
-            let joined = with_unit(&conference, |unit, send| {
-                unit.join(known.as_str(), (&name, role), &offer, Instant::now(), send)
-            });
-            let no_port = "this server switches no media; `rtc.listen` says where it would";
+        .ask(&room, move |conference| async move {
+            let joined = conference
+                .media
+                .with_switch(|switch, send| switch.join(known.as_str(), (&name, role), &offer, Instant::now(), send));
+            let no_port = "this server has no port for media (`rtc.listen` is off)";
             let joined = joined.ok_or_else(|| Error::new(Code::NotFound, no_port))?;
             let (member, answer) = joined.map_err(|error| refused(&error))?;
-            let session = Session { member, room: known, subject, generation: 1, _permit: permit, _seat: seat };
-            conference.media.members.borrow_mut().insert(member, Who::Session(key.as_str().into()));
+            let session = Session {
+                member,
+                room: known,
+                subject,
+                generation: 1,
+                _connection_slot: connection_slot,
+                _reader_slot: reader_slot,
+            };
+            conference.media.members.borrow_mut().insert(member, Owner::Session(key.as_str().into()));
             conference.media.sessions.borrow_mut().insert(key.into(), session);
             Ok(answer)
         })
@@ -141,7 +137,7 @@ async fn begin(
     headers.insert(header::ETAG, etag(1));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert("accept-patch", HeaderValue::from_static(FRAGMENT));
-    for server in turn::for_caller(conference, &caller) {
+    for server in conference.ice_servers(&caller) {
         let (username, credential) = (&server.username, &server.credential);
         for url in &server.urls {
             let link = format!(
@@ -169,8 +165,7 @@ async fn patch(
     let wanted = parts.headers.get(header::IF_MATCH).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let subject = subject_of(&caller);
     let of = room.clone();
-    let shared = conference.rooms.shared()?;
-    let patched = shared.ask(conference, &of, move |conference| async move {
+    let patched = conference.ask(&of, move |conference| async move {
         let (member, generation) = find(&conference, &room, &secret, &subject)?;
         let names = names(&fragment).filter(|_| wanted.as_deref() == Some("*"));
         let Some((ufrag, password)) = names else {
@@ -183,8 +178,9 @@ async fn patch(
                 Some(_) => Patched::Taken,
             });
         };
-        let restarted =
-            with_unit(&conference, |unit, send| unit.restart(member, (&ufrag, &password), Instant::now(), send));
+        let restarted = conference
+            .media
+            .with_switch(|switch, send| switch.restart(member, (&ufrag, &password), Instant::now(), send));
         let gone = || Error::new(Code::NotFound, "the session has ended");
         let fragment = restarted.ok_or_else(gone)?.map_err(|error| refused(&error))?;
         let mut sessions = conference.media.sessions.borrow_mut();
@@ -212,12 +208,11 @@ enum Patched {
 async fn end(conference: &Rc<Conference>, parts: &Parts, room: RoomName, secret: String) -> Result<Response, Error> {
     let subject = subject_of(&conference.admission.caller(parts).await?);
     let of = room.clone();
-    let shared = conference.rooms.shared()?;
-    let ended = shared.ask(conference, &of, move |conference| async move {
+    let ended = conference.ask(&of, move |conference| async move {
         let (member, _) = find(&conference, &room, &secret, &subject)?;
         conference.media.members.borrow_mut().remove(&member);
         conference.media.sessions.borrow_mut().remove(secret.as_str());
-        with_unit(&conference, |unit, send| unit.leave(member, Instant::now(), send));
+        conference.media.with_switch(|switch, send| switch.leave(member, Instant::now(), send));
         Ok(())
     });
     ended.await?;
@@ -235,7 +230,7 @@ fn find(
 ) -> Result<(MemberId, u64), Error> {
     let sessions = conference.media.sessions.borrow();
     let session = sessions.get(secret).filter(|session| session.room == *room && session.subject == *subject);
-    let session = session.ok_or_else(|| Error::new(Code::NotFound, "there is no such session, or it has ended"))?;
+    let session = session.ok_or_else(|| Error::new(Code::NotFound, "the session does not exist, or it has ended"))?;
     Ok((session.member, session.generation))
 }
 
@@ -252,7 +247,7 @@ fn check_type(headers: &HeaderMap, wanted: &str) -> Result<(), Error> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(wanted) {
         true => Ok(()),
-        false => Err(Error::new(Code::Unsupported, format!("what is sent here is `Content-Type: {wanted}`"))),
+        false => Err(Error::new(Code::Unsupported, format!("expected `Content-Type: {wanted}`"))),
     }
 }
 
@@ -303,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_names_are_taken_only_whole() {
+    fn ice_credentials_are_taken_only_together() {
         let both = "a=ice-options:trickle\r\na=ice-ufrag:abcd\r\na=ice-pwd:0123456789012345678901\r\n";
         assert_eq!(names(both), Some(("abcd".into(), "0123456789012345678901".into())));
         for bad in ["", "a=ice-ufrag:abcd\r\n", &both.replace("abcd", "abc"), &both.replace("abcd", "ab cd\rx")] {
@@ -312,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_of_sessions_are_told_from_those_of_rooms() {
+    fn session_urls_differ_from_room_urls() {
         let is = |path: &str| Path::parse(path).map(|path| (path.room, matches!(path.place, Place::Session(_))));
         assert_eq!(is("/v1/rooms/a/whip"), Some(("a".into(), false)));
         assert_eq!(is("/v1/rooms/a/media/f00"), Some(("a".into(), true)));

@@ -1,24 +1,28 @@
 //! HTTP API of rooms. Source: docs/reference/protocol.md, "Rooms".
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Instant};
 
 use ::http::{HeaderValue, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
-use millrace_protocol::{Code, Error, Holder, Right};
+use millrace_protocol::{Code, Error, Holder, Permission};
 use millrace_room::{Join, Role, SWITCH, Topology};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{RoomName, publish, report, see_to, signal, welcome};
+use super::{
+    RoomName, changes,
+    publish::{finish_in_background, publish, signal, welcome},
+    report,
+};
 use millrace_transport::{
     access::Caller,
     admission::read_body,
-    data_channel::Guests,
+    data_channel::AdmittedSession,
     http::{Query, Response, json as json_answer, no_content},
     limits::RequestConnection,
 };
 
-use crate::{Conference, media, turn};
+use crate::{Conference, media};
 
 /// Header with the participant's secret, which proves its identity.
 const SECRET: &str = "millrace-participant";
@@ -70,7 +74,7 @@ impl<'a> Path<'a> {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Asked {
+struct JoinRequest {
     name: String,
     topology: Option<Topology>,
     role: Role,
@@ -79,7 +83,7 @@ struct Asked {
 /// Request to mute a participant for the whole room. An absent field changes nothing.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Mute {
+struct MuteRequest {
     audio: Option<bool>,
     video: Option<bool>,
 }
@@ -99,8 +103,8 @@ pub(crate) async fn answer(
     let room = RoomName::parse(path.room)?;
     match path.rest {
         Rest::Room => {
-            caller.may(Right::Subscribe, &room.state())?;
-            shown(conference, room).await
+            caller.may(Permission::Subscribe, &room.state())?;
+            show(conference, room).await
         }
         Rest::Participants => join(conference, parts, body, &caller, room).await,
         Rest::Participant(id) => {
@@ -116,7 +120,7 @@ pub(crate) async fn answer(
             reports(conference, parts, body, room, id.to_owned()).await
         }
         Rest::Mute(id) => {
-            caller.may(Right::Publish, &room.moderate())?;
+            caller.may(Permission::Publish, &room.moderate())?;
             // Without a token every client has this permission, so only the room's host may use it.
             let host = caller.anonymous.then(|| secret(parts)).transpose()?;
             mute(conference, parts, body, room, id.to_owned(), host).await
@@ -124,12 +128,11 @@ pub(crate) async fn answer(
     }
 }
 
-async fn shown(conference: &Rc<Conference>, room: RoomName) -> Result<Response, Error> {
-    let shared = conference.rooms.shared()?;
+async fn show(conference: &Rc<Conference>, room: RoomName) -> Result<Response, Error> {
     let name = room.clone();
-    let ask = move |conference: Rc<Conference>| async move {
-        let switched = media::reports(&conference, &name);
-        let mut shown = match conference.rooms.with(&name, |room| Ok((room.state(), room.reports()))) {
+    let question = move |conference: Rc<Conference>| async move {
+        let switched = conference.media.reports(&name);
+        let mut room_state = match conference.rooms.with(&name, |room| Ok((room.state(), room.reports()))) {
             Ok((mut state, reports)) => {
                 state["reports"] = reports;
                 state
@@ -141,10 +144,10 @@ async fn shown(conference: &Rc<Conference>, room: RoomName) -> Result<Response, 
             // Not an error: a page requests a room before the room exists, and browsers log every 404.
             Err(_) => json!({ "version": 0, "participants": [], "reports": {} }),
         };
-        shown["switch"] = json!(switched);
-        Ok(shown)
+        room_state["switch"] = json!(switched);
+        Ok(room_state)
     };
-    Ok(json_answer(shared.ask(conference, &room, ask).await?.to_string()))
+    Ok(json_answer(conference.ask(&room, question).await?.to_string()))
 }
 
 async fn join(
@@ -154,26 +157,26 @@ async fn join(
     caller: &Caller,
     room: RoomName,
 ) -> Result<Response, Error> {
-    let shared = conference.rooms.shared()?;
+    conference.rooms.config()?;
     let is_viewer = may_take_part(caller, &room)?;
     let asked = read_object(conference, parts, body, JOIN_BYTES_MAX).await?;
-    let Asked { name, topology, role } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
+    let JoinRequest { name, topology, role } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
     let role = if is_viewer { Role::Viewer } else { role };
-    let mut chance = [[0; 16]; 2];
-    for bytes in &mut chance {
+    let mut random = [[0; 16]; 2];
+    for bytes in &mut random {
         getrandom::fill(bytes).map_err(|error| Error::new(Code::Internal, error.to_string()))?;
     }
     let (since_ms, holder) = (conference.shard.engine.now_ms(), caller.holder.number());
-    let join = Join { name, topology, role, since_ms, chance, holder };
-    let (asked, moderate) = (room.clone(), room.moderate());
-    let mut entered = shared.ask(conference, &room, move |conference| enter(conference, asked, join)).await?;
-    if caller.may(Right::Publish, &moderate).is_ok() {
-        entered["moderates"] = json!(if caller.anonymous { "as_host" } else { "always" });
+    let join = Join { name, topology, role, since_ms, random, client_id: holder };
+    let (room_name, moderate) = (room.clone(), room.moderate());
+    let mut joined = conference.ask(&room, move |conference| enter(conference, room_name, join)).await?;
+    if caller.may(Permission::Publish, &moderate).is_ok() {
+        joined["moderates"] = json!(if caller.anonymous { "as_host" } else { "always" });
     }
-    entered["ice_servers"] = json!(turn::for_caller(conference, caller));
-    let id = entered["participant"].as_str().unwrap_or_default();
+    joined["ice_servers"] = json!(conference.ice_servers(caller));
+    let id = joined["participant"].as_str().unwrap_or_default();
     let location = HeaderValue::from_str(&format!("/v1/rooms/{}/participants/{id}", room.as_str()));
-    let mut response = json_answer(entered.to_string());
+    let mut response = json_answer(joined.to_string());
     *response.status_mut() = StatusCode::CREATED;
     if let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
@@ -183,19 +186,19 @@ async fn join(
 
 /// Adds a participant to a room. Runs on the room's own shard.
 async fn enter(conference: Rc<Conference>, room: RoomName, join: Join) -> Result<Value, Error> {
-    let shared = conference.rooms.shared()?;
     // Messages published from now on have later positions than these.
     let chat = conference.shard.engine.newest(&room.chat()).await?.top;
     let data = conference.shard.engine.newest(&room.data()).await?.top;
-    let holder = Holder::new(join.holder);
-    let joined = conference.rooms.join(&shared, &room, join)?;
+    let holder = Holder::new(join.client_id);
+    let joined = conference.rooms.join(&room, join, conference.media.has_sfu())?;
     let id = joined.id.as_str();
     let inbox = signal(&conference, holder, &room, "server", id, welcome(), None);
     let state = conference.rooms.with(&room, |room| Ok(room.state()))?;
-    let published = conference.rooms.carry_out(&conference, &room);
+    let published = changes::apply(&conference, &room);
     let at = async {
         let inbox = inbox.await?;
-        let state = published.ok_or_else(|| Error::new(Code::Internal, "a join has changed nothing"))?.await?;
+        let state =
+            published.ok_or_else(|| Error::new(Code::Internal, "a join did not change the state of the room"))?.await?;
         Ok::<_, Error>([(room.state(), state), (room.inbox(id), inbox), (room.chat(), chat), (room.data(), data)])
     };
     match at.await {
@@ -209,11 +212,11 @@ async fn enter(conference: Rc<Conference>, room: RoomName, join: Join) -> Result
         Err(error) => {
             // The participant was never announced, so remove it again.
             let _ = conference.rooms.with(&room, |room| {
-                room.leave(super::now(), id);
+                room.leave(Instant::now(), id);
                 Ok(())
             });
-            if let Some(published) = conference.rooms.carry_out(&conference, &room) {
-                see_to(published);
+            if let Some(published) = changes::apply(&conference, &room) {
+                finish_in_background(published);
             }
             Err(error)
         }
@@ -221,20 +224,16 @@ async fn enter(conference: Rc<Conference>, room: RoomName, join: Join) -> Result
 }
 
 async fn leave(conference: &Rc<Conference>, room: RoomName, id: String, secret: String) -> Result<Response, Error> {
-    let shared = conference.rooms.shared()?;
     let name = room.clone();
-    let ask = move |conference: Rc<Conference>| async move {
+    let question = move |conference: Rc<Conference>| async move {
         conference.rooms.with(&name, |room| {
             room.check_secret(&id, &secret)?;
-            room.leave(super::now(), &id);
+            room.leave(Instant::now(), &id);
             Ok(())
         })?;
-        match conference.rooms.carry_out(&conference, &name) {
-            Some(published) => published.await.map(drop),
-            None => Ok(()),
-        }
+        changes::apply_and_wait(&conference, &name).await
     };
-    shared.ask(conference, &room, ask).await.map(|()| no_content())
+    conference.ask(&room, question).await.map(|()| no_content())
 }
 
 async fn signals(
@@ -245,46 +244,44 @@ async fn signals(
     room: RoomName,
     from: String,
 ) -> Result<Response, Error> {
-    let shared = conference.rooms.shared()?;
+    let config = conference.rooms.config()?;
     let secret = secret(parts)?;
     let key = parts.headers.get("idempotency-key").map(HeaderValue::to_str).transpose();
     let key = key.map_err(|_| Error::new(Code::BadRequest, "`Idempotency-Key` is ASCII"))?;
     if key.is_some_and(|key| key.len() > 64) {
-        return Err(Error::new(Code::TooLarge, "here an idempotency key has at most 64 bytes"));
+        return Err(Error::new(Code::TooLarge, "`Idempotency-Key` of a signal is longer than 64 bytes"));
     }
     let key = key.map(|key| format!("{from}/{key}").into_boxed_str());
-    let mut said = read_object(conference, parts, body, shared.config.signal_bytes_max).await?;
-    let Some(Value::String(to)) = said.remove("to") else {
-        return Err(Error::new(Code::BadRequest, "`to` says whom a signal is for"));
+    let mut fields = read_object(conference, parts, body, config.signal_bytes_max).await?;
+    let Some(Value::String(to)) = fields.remove("to") else {
+        return Err(Error::new(Code::BadRequest, "a signal needs `to`: the id of its receiver, or `switch`"));
     };
-    if ["description", "candidate", "bye"].iter().filter(|kind| said.contains_key(**kind)).count() != 1 {
-        return Err(Error::new(Code::BadRequest, "a signal has a `description`, a `candidate` or a `bye`"));
+    if ["description", "candidate", "bye"].iter().filter(|kind| fields.contains_key(**kind)).count() != 1 {
+        return Err(Error::new(Code::BadRequest, "a signal needs exactly one of `description`, `candidate` and `bye`"));
     }
     let name = room.clone();
-    let guests =
-        (to == SWITCH && said.contains_key("description")).then(|| guests(conference, parts, caller)).flatten();
+    let admitted = (to == SWITCH && fields.contains_key("description"))
+        .then(|| admit_session(conference, parts, caller))
+        .flatten();
     let holder = caller.holder;
-    let ask = move |conference: Rc<Conference>| async move {
-        conference.rooms.with(&name, |room| room.check_signal(super::now(), &from, &secret, &to))?;
+    let question = move |conference: Rc<Conference>| async move {
+        conference.rooms.with(&name, |room| room.check_signal(Instant::now(), &from, &secret, &to))?;
         if to == SWITCH {
-            let switch = conference.rooms.switch.borrow().clone();
-            if let Some(switch) = switch {
-                switch.handle_signal(&conference, &name, &from, said, guests);
-            }
+            media::handle_signal(&conference, &name, &from, fields, admitted);
             return Ok(());
         }
-        signal(&conference, holder, &name, &from, &to, said, key).await.map(drop)
+        signal(&conference, holder, &name, &from, &to, fields, key).await.map(drop)
     };
-    shared.ask(conference, &room, ask).await.map(|()| no_content())
+    conference.ask(&room, question).await.map(|()| no_content())
 }
 
 /// Returns the state that lets a participant open a session next to its media, with the same limits as a new
 /// connection. Returns `None` if a limit is reached; the participant's data then uses another transport.
-fn guests(conference: &Conference, parts: &Parts, caller: &Caller) -> Option<Guests> {
+fn admit_session(conference: &Conference, parts: &Parts, caller: &Caller) -> Option<AdmittedSession> {
     let address = parts.extensions.get::<std::sync::Arc<RequestConnection>>()?.address;
-    let permit = conference.admission.limits.connect(address).ok()?;
-    let seat = conference.admission.admit(parts, caller).ok()?;
-    Some(Guests { caller: caller.clone(), ticket: None, permit, seat })
+    let connection_slot = conference.admission.limits.connect(address).ok()?;
+    let reader_slot = conference.admission.admit(parts, caller).ok()?;
+    Some(AdmittedSession { caller: caller.clone(), ticket: None, connection_slot, reader_slot })
 }
 
 async fn reports(
@@ -294,23 +291,26 @@ async fn reports(
     room: RoomName,
     from: String,
 ) -> Result<Response, Error> {
-    let shared = conference.rooms.shared()?;
+    let config = conference.rooms.config()?;
     let secret = secret(parts)?;
-    let figures = read_object(conference, parts, body, shared.config.signal_bytes_max / 4).await?;
+    let figures = read_object(conference, parts, body, config.signal_bytes_max / 4).await?;
     report::check(&figures)?;
     let name = room.clone();
-    let ask = move |conference: Rc<Conference>| async move {
-        conference.rooms.with(&name, |room| room.report(super::now(), &from, &secret, figures.clone()))?;
+    let question = move |conference: Rc<Conference>| async move {
+        conference.rooms.with(&name, |room| room.report(Instant::now(), &from, &secret, figures.clone()))?;
         // Record for the room's reports channel: the participant's own report beside the SFU's report on it.
-        let told =
-            json!({ "participant": from, "report": figures, "switch": media::report(&conference, &name, &from) });
-        see_to(publish(&conference, conference.rooms.holder(&name), &name.reports(), &told, None, None));
-        match conference.rooms.carry_out(&conference, &name) {
-            Some(published) => published.await.map(drop),
-            None => Ok(()),
-        }
+        let record = json!({ "participant": from, "report": figures, "switch": conference.media.report(&name, &from) });
+        finish_in_background(publish(
+            &conference,
+            conference.rooms.holder(&name),
+            &name.reports(),
+            &record,
+            None,
+            None,
+        ));
+        changes::apply_and_wait(&conference, &name).await
     };
-    shared.ask(conference, &room, ask).await.map(|()| no_content())
+    conference.ask(&room, question).await.map(|()| no_content())
 }
 
 async fn mute(
@@ -322,22 +322,19 @@ async fn mute(
     host: Option<String>,
 ) -> Result<Response, Error> {
     let asked = read_object(conference, parts, body, JOIN_BYTES_MAX).await?;
-    let Mute { audio, video } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
+    let MuteRequest { audio, video } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
     if audio.or(video).is_none() {
-        return Err(Error::new(Code::BadRequest, "`audio` and `video` say what is muted (true) or no more (false)"));
+        return Err(Error::new(Code::BadRequest, "a mute needs `audio` or `video`: true mutes, false lifts the mute"));
     }
     let name = room.clone();
-    let ask = move |conference: Rc<Conference>| async move {
+    let question = move |conference: Rc<Conference>| async move {
         conference.rooms.with(&name, |room| {
             host.as_deref().map_or(Ok(()), |secret| room.check_host(secret))?;
             room.mute(&id, audio, video)
         })?;
-        match conference.rooms.carry_out(&conference, &name) {
-            Some(published) => published.await.map(drop),
-            None => Ok(()),
-        }
+        changes::apply_and_wait(&conference, &name).await
     };
-    conference.rooms.shared()?.ask(conference, &room, ask).await.map(|()| no_content())
+    conference.ask(&room, question).await.map(|()| no_content())
 }
 
 /// Checks that the caller may join a room. A caller that may publish to the chat may join; a caller that may only
@@ -345,16 +342,16 @@ async fn mute(
 ///
 /// Errors: as [`Caller::may`].
 fn may_take_part(caller: &Caller, room: &RoomName) -> Result<bool, Error> {
-    match caller.may(Right::Publish, &room.chat()) {
+    match caller.may(Permission::Publish, &room.chat()) {
         Ok(()) => Ok(false),
-        Err(error) => caller.may(Right::Subscribe, &room.chat()).map(|()| true).map_err(|_| error),
+        Err(error) => caller.may(Permission::Subscribe, &room.chat()).map(|()| true).map_err(|_| error),
     }
 }
 
 fn secret(parts: &Parts) -> Result<String, Error> {
     let secret = parts.headers.get(SECRET).and_then(|secret| secret.to_str().ok());
     secret.map(str::to_owned).ok_or_else(|| {
-        Error::new(Code::Forbidden, "show the secret that joining has given you, as `Millrace-Participant: ..`")
+        Error::new(Code::Forbidden, "send the `secret` of the join response, as `Millrace-Participant: SECRET`")
     })
 }
 
@@ -380,7 +377,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_taken_apart() {
+    fn room_paths_are_parsed() {
         let rest = |path| Path::parse(path).map(|path| (path.room, path.rest));
         assert_eq!(rest("/v1/rooms/a"), Some(("a", Rest::Room)));
         assert_eq!(rest("/v1/rooms/a/participants"), Some(("a", Rest::Participants)));

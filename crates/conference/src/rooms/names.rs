@@ -25,7 +25,7 @@ impl RoomName {
     }
 
     /// Returns a hash that selects the room's shard. It is the same on every node and after a restart.
-    pub(super) fn hash(&self) -> u64 {
+    pub(crate) fn hash(&self) -> u64 {
         // FNV-1a, which is enough for names. Source: http://www.isthe.com/chongo/tech/comp/fnv/
         self.0.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
     }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_room_has_a_name_of_one_level() {
+    fn room_name_is_one_level() {
         assert_eq!(RoomName::parse("a").map(|name| name.inbox("7").to_string()), Ok("rooms/a/inbox/7".into()));
         for name in ["", "a/b", "+", "#", "a\nb", &"x".repeat(250)] {
             assert!(RoomName::parse(name).is_err(), "{name}");

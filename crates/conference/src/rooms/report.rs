@@ -1,16 +1,16 @@
-//! Checks the reports of participants: known figures must be in range, and everything must be small. Source:
+//! Checks the reports of participants: known values must be in range, and all names and texts must be short. Source:
 //! docs/reference/rooms.md, "Measuring".
 
 use millrace_protocol::{Code, Error};
 use serde_json::{Map, Value};
 
-/// Maximum depth of a report: a report has links, which have streams, which have figures.
+/// Maximum depth of a report: a report has links, which have streams, which have values.
 const DEPTH_MAX: usize = 5;
 const TEXT_BYTES_MAX: usize = 64;
 
-/// Checks a report before it is published to other participants. Unknown figures may have any small value.
+/// Checks a report before it is published to other participants. Unknown fields may have any small value.
 ///
-/// Errors: [`Code::BadRequest`], with the name of the invalid figure.
+/// Errors: [`Code::BadRequest`], with the name of the invalid field.
 pub(super) fn check(report: &Map<String, Value>) -> Result<(), Error> {
     report.iter().try_for_each(|(name, value)| check_value(name, value, DEPTH_MAX))
 }
@@ -18,7 +18,7 @@ pub(super) fn check(report: &Map<String, Value>) -> Result<(), Error> {
 fn check_value(name: &str, value: &Value, depth_left: usize) -> Result<(), Error> {
     let bad = |what: String| Err(Error::new(Code::BadRequest, what));
     if name.len() > TEXT_BYTES_MAX {
-        return bad(format!("a figure's name has at most {TEXT_BYTES_MAX} bytes"));
+        return bad(format!("a name in a report is longer than {TEXT_BYTES_MAX} bytes"));
     }
     let most = match name {
         "loss" | "residual_loss" => 1.0,
@@ -28,13 +28,15 @@ fn check_value(name: &str, value: &Value, depth_left: usize) -> Result<(), Error
     };
     if !most.is_nan() && !value.as_f64().is_some_and(|figure| (0.0..=most).contains(&figure)) {
         let until = if most == 1.0 { " to 1" } else { "" };
-        return bad(format!("`{name}` is a number from 0{until}"));
+        return bad(format!("`{name}` must be a number from 0{until}"));
     }
     match value {
         Value::String(text) if text.len() > TEXT_BYTES_MAX => {
-            bad(format!("`{name}` has at most {TEXT_BYTES_MAX} bytes in a report"))
+            bad(format!("`{name}` is longer than {TEXT_BYTES_MAX} bytes"))
         }
-        Value::Array(_) | Value::Object(_) if depth_left == 0 => bad(format!("`{name}` is too deep in a report")),
+        Value::Array(_) | Value::Object(_) if depth_left == 0 => {
+            bad(format!("`{name}` is nested too deep: a report has at most {DEPTH_MAX} levels"))
+        }
         Value::Array(values) => values.iter().try_for_each(|value| check_value("", value, depth_left - 1)),
         Value::Object(values) => values.iter().try_for_each(|(name, value)| check_value(name, value, depth_left - 1)),
         _ => Ok(()),
@@ -52,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_what_they_are_called() {
+    fn report_values_are_checked() {
         let stream = json!({ "from": "000001", "kind": "video", "rate_kbps": 312.5, "loss": 0, "residual_loss": 1, "fps": 30, "limited_by": "cpu" });
         let link = json!({ "to": "switch", "rtt_ms": 0.4, "setup_ms": 120, "streams": [stream, stream] });
         assert_eq!(checked(&json!({})), Ok(()));

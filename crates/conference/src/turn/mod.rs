@@ -1,7 +1,8 @@
 //! TURN and STUN server: one port for UDP, TCP and TLS, and one UDP socket for each relay.
 //!
-//! - this file: settings, the port, and the tasks of the thread
-//! - [`desk`]: passes messages from clients and peers to [`millrace_turn::Server`], and executes its results
+//! - this file: the port, and the tasks of the thread
+//! - [`settings`]: settings of the server
+//! - [`driver`]: passes messages from clients and peers to [`millrace_turn::Server`], and executes its results
 //! - [`relays`]: opens relay sockets in the configured port range
 //! - [`stream`]: clients over TCP and TLS, on the same port
 //! - [`offer`]: `POST /v1/turn`: the server's URLs and short-lived credentials
@@ -12,64 +13,35 @@
 //!
 //! Source: docs/reference/turn.md; docs/adr/0007.
 
-mod desk;
+mod driver;
 mod offer;
 mod peers;
 mod relays;
+mod settings;
 mod stream;
 
 use std::{
     io,
     net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
-    ops::RangeInclusive,
     rc::Rc,
     sync::Arc,
-    time::Duration,
 };
 
-use millrace_turn::Limits as Rules;
-use tokio::{sync::watch, task::spawn_local};
+use millrace_transport::datagram::{Bounds, Demultiplexer, framed};
+use tokio::task::spawn_local;
 
-pub use millrace_turn::{Credentials, Metrics as Figures, REALM_BYTES_MAX};
+pub use millrace_turn::{Credentials, Metrics, REALM_BYTES_MAX};
+pub(crate) use offer::answer;
 pub use offer::{IceServer, IceServers, Offer};
-pub(crate) use offer::{answer, for_caller};
 pub use peers::{BadPeers, Peers};
+pub use settings::Settings;
 
-use millrace_transport::{
-    Limits,
-    datagram::{Bounds, Demultiplexer, framed},
-    tls,
-};
-
-use desk::TurnDriver;
+use driver::{DATAGRAMS_PER_TURN, PortCounters, Protocol, TurnDriver};
 
 /// Send and receive buffer of the port, in bytes.
 const SOCKET_BYTES: usize = 4 << 20;
-/// Maximum number of datagrams received from one socket before other tasks run.
-const TURN_DATAGRAMS: usize = 64;
 /// Bounds of the port. A datagram may have any size that UDP allows.
-const BOUNDS: Bounds = Bounds { datagram_bytes_max: 1 << 16, turn_datagrams_max: TURN_DATAGRAMS };
-
-/// Settings of the server.
-pub struct Settings {
-    /// Addresses to advertise instead of the sockets' own; only the first of each family is used.
-    pub public: Vec<IpAddr>,
-    /// Port range of the relays.
-    pub relay_ports: RangeInclusive<u16>,
-    pub allocations_max: usize,
-    pub allocations_per_user_max: usize,
-    pub lifetime_max: Duration,
-    /// Maximum payload bytes per second of all allocations of one user, both directions together; 0: no limit.
-    pub bytes_per_s_max: u64,
-    pub peers_allowed: Vec<Peers>,
-    /// Timeout after which a stream client that reads nothing is disconnected.
-    pub write_timeout: Duration,
-    pub credentials: Arc<Credentials>,
-    pub limits: Arc<Limits>,
-    pub figures: Arc<Figures>,
-    /// TLS settings for the same port, as on the other ports.
-    pub tls: Option<watch::Receiver<tls::Settings>>,
-}
+const BOUNDS: Bounds = Bounds { datagram_bytes_max: 1 << 16, turn_datagrams_max: DATAGRAMS_PER_TURN };
 
 /// Bound sockets for clients.
 pub struct Port {
@@ -93,15 +65,16 @@ impl Port {
 
     /// Returns the address of this family to advertise to clients and peers. `own`: addresses of this machine, for a
     /// port that listens on all of them.
-    pub fn told(&self, public: &[IpAddr], own: &[IpAddr], is_ipv6: bool) -> Option<IpAddr> {
+    pub fn advertised(&self, public: &[IpAddr], own: &[IpAddr], is_ipv6: bool) -> Option<IpAddr> {
         let ip = self.address.ip();
         let is_wanted = |ip: &&IpAddr| ip.is_ipv6() == is_ipv6;
         let is_served = ip.is_ipv6() == is_ipv6 || ip.is_ipv6() && ip.is_unspecified();
         let own = if ip.is_unspecified() { own } else { std::slice::from_ref(&ip) };
         // A link-local address has no meaning on other links.
-        let is_told = |ip: &&IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        is_served
-            .then(|| public.iter().find(is_wanted).or_else(|| own.iter().filter(is_told).find(is_wanted)).copied())?
+        let is_advertised = |ip: &&IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        is_served.then(|| {
+            public.iter().find(is_wanted).or_else(|| own.iter().filter(is_advertised).find(is_wanted)).copied()
+        })?
     }
 }
 
@@ -109,25 +82,25 @@ impl Port {
 ///
 /// Errors: the runtime cannot watch the sockets.
 pub async fn serve(port: Port, own: &[IpAddr], settings: Settings, stop: impl Future<Output = ()>) -> io::Result<()> {
-    let told = [false, true].map(|is_ipv6| port.told(&settings.public, own, is_ipv6));
+    let advertised = [false, true].map(|is_ipv6| port.advertised(&settings.public, own, is_ipv6));
     let allowed = peers::policy(settings.peers_allowed.clone(), port.address.ip().to_canonical().is_loopback());
-    let rules = Rules {
+    let limits = millrace_turn::Limits {
         allocations_max: settings.allocations_max,
         allocations_per_user_max: settings.allocations_per_user_max,
         lifetime_max_s: u32::try_from(settings.lifetime_max.as_secs()).unwrap_or(u32::MAX),
         bytes_per_s_max: settings.bytes_per_s_max,
         may_reach: Box::new(allowed),
     };
-    let ports = relays::Ports::new(port.address.ip(), told, settings.relay_ports.clone())?;
-    let (limits, figures) = (settings.limits.clone(), desk::PortFigures(settings.figures.clone()));
-    let datagrams = Demultiplexer::new(port.datagrams, BOUNDS, limits, Arc::new(figures))?;
+    let ports = relays::Ports::new(port.address.ip(), advertised, settings.relay_ports.clone())?;
+    let counters = Arc::new(PortCounters(settings.metrics.clone()));
+    let datagrams = Demultiplexer::new(port.datagrams, BOUNDS, settings.connection_limits.clone(), counters)?;
     let streams = tokio::net::TcpListener::from_std(port.streams)?;
-    let desk = TurnDriver::new(rules, ports, datagrams.sender(), settings)?;
-    datagrams.add(Rc::new(desk::Protocol(desk.clone())));
-    let tasks = [spawn_local(datagrams.run(None)), spawn_local(stream::accept(desk.clone(), streams))];
+    let driver = TurnDriver::new(limits, ports, datagrams.sender(), settings)?;
+    datagrams.add(Rc::new(Protocol(driver.clone())));
+    let tasks = [spawn_local(datagrams.run(None)), spawn_local(stream::accept(driver.clone(), streams))];
     stop.await;
     tasks.iter().for_each(|task| task.abort());
-    desk.close();
+    driver.close();
     Ok(())
 }
 
@@ -136,17 +109,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_are_told_what_reaches_the_port() {
+    fn port_advertises_addresses_that_reach_it() {
         let ips = |text: &str| text.split(' ').map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
         let own = ips("192.0.2.7 fe80::7 2001:db8::7");
-        let told = |address: &str, public: &[IpAddr]| {
+        let advertised = |address: &str, public: &[IpAddr]| {
             let port = Port::bind(address.parse().unwrap()).unwrap();
-            [false, true].map(|is_ipv6| port.told(public, &own, is_ipv6).map(|ip| ip.to_string()))
+            [false, true].map(|is_ipv6| port.advertised(public, &own, is_ipv6).map(|ip| ip.to_string()))
         };
         let some = |ip: &str| Some(ip.to_owned());
-        assert_eq!(told("127.0.0.1:0", &[]), [some("127.0.0.1"), None]);
-        assert_eq!(told("0.0.0.0:0", &[]), [some("192.0.2.7"), None]);
-        assert_eq!(told("[::]:0", &[]), [some("192.0.2.7"), some("2001:db8::7")]);
-        assert_eq!(told("0.0.0.0:0", &ips("198.51.100.1 2001:db8::1")), [some("198.51.100.1"), None]);
+        assert_eq!(advertised("127.0.0.1:0", &[]), [some("127.0.0.1"), None]);
+        assert_eq!(advertised("0.0.0.0:0", &[]), [some("192.0.2.7"), None]);
+        assert_eq!(advertised("[::]:0", &[]), [some("192.0.2.7"), some("2001:db8::7")]);
+        assert_eq!(advertised("0.0.0.0:0", &ips("198.51.100.1 2001:db8::1")), [some("198.51.100.1"), None]);
     }
 }

@@ -16,8 +16,6 @@ use millrace_transport::{
     http::{Query, Response, json},
 };
 
-use crate::Conference;
-
 /// TURN URLs and short-lived credentials, if a relay is configured. All shards share one offer.
 pub struct Offer {
     pub credentials: Arc<Credentials>,
@@ -57,33 +55,32 @@ impl Offer {
     }
 
     /// Returns the URLs of the built-in server: by host name, or by its addresses if `host` is empty.
-    pub fn urls(host: &str, told: &[IpAddr], port: u16, is_tls: bool) -> Vec<String> {
+    pub fn urls(host: &str, advertised: &[IpAddr], port: u16, is_tls: bool) -> Vec<String> {
         let hosts: Vec<String> = match host {
-            "" => told.iter().map(|ip| SocketAddr::new(*ip, port).to_string()).collect(),
+            "" => advertised.iter().map(|ip| SocketAddr::new(*ip, port).to_string()).collect(),
             host => vec![format!("{host}:{port}")],
         };
-        let ways = [("turn", "udp"), ("turn", "tcp"), ("turns", "tcp")];
-        let ways = ways.iter().filter(|(scheme, _)| is_tls || *scheme == "turn");
-        ways.flat_map(|(scheme, way)| hosts.iter().map(move |host| format!("{scheme}:{host}?transport={way}")))
+        let transports = [("turn", "udp"), ("turn", "tcp"), ("turns", "tcp")];
+        let transports = transports.iter().filter(|(scheme, _)| is_tls || *scheme == "turn");
+        transports
+            .flat_map(|(scheme, transport)| {
+                hosts.iter().map(move |host| format!("{scheme}:{host}?transport={transport}"))
+            })
             .collect()
     }
-}
-
-/// Returns the servers for a caller that joins a room or creates a media session; empty if no relay is configured.
-pub(crate) fn for_caller(conference: &Conference, caller: &Caller) -> Vec<IceServer> {
-    conference.turn().map_or_else(Vec::new, |offer| offer.ice_servers(&caller.grant, unix_s()).ice_servers)
 }
 
 /// Answers `POST /v1/turn`.
 ///
 /// Errors: `not_found` if no relay is configured.
-pub(crate) fn answer(conference: &Conference, parts: &Parts, caller: &Caller) -> Result<Response, Error> {
+pub(crate) fn answer(offer: Option<&Offer>, parts: &Parts, caller: &Caller) -> Result<Response, Error> {
     Query::parse(parts, &[])?;
-    let Some(offer) = conference.turn() else {
-        return Err(Error::new(Code::NotFound, "this server relays nothing; `turn.listen` says where it would"));
+    let Some(offer) = offer else {
+        return Err(Error::new(Code::NotFound, "this server has no TURN server (`turn.listen` is empty)"));
     };
     let servers = offer.ice_servers(&caller.grant, unix_s());
-    let body = serde_json::to_string(&servers).map_err(|_| Error::new(Code::Internal, "it cannot be said"))?;
+    let body = serde_json::to_string(&servers)
+        .map_err(|_| Error::new(Code::Internal, "the response cannot be encoded as JSON"))?;
     let mut response = json(body);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
@@ -94,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_are_the_subjects_and_end_with_its_token() {
+    fn credentials_belong_to_subject_and_expire_with_token() {
         let credentials = Arc::new(Credentials::new(b"a secret", "millrace"));
         let offer = Offer { credentials, urls: vec!["turn:h:1".into()], ttl: Duration::from_secs(600) };
         let grant = |expires_s| Grant { subject: Some("alice".into()), expires_s, ..Grant::everything() };
@@ -108,10 +105,10 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_called_by_its_name_or_by_its_addresses() {
-        let told = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+    fn urls_use_host_name_or_addresses() {
+        let advertised = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
         assert_eq!(
-            Offer::urls("", &told, 3478, false),
+            Offer::urls("", &advertised, 3478, false),
             [
                 "turn:192.0.2.1:3478?transport=udp",
                 "turn:[2001:db8::1]:3478?transport=udp",
@@ -119,6 +116,6 @@ mod tests {
                 "turn:[2001:db8::1]:3478?transport=tcp"
             ]
         );
-        assert_eq!(Offer::urls("app.example", &told, 443, true)[2], "turns:app.example:443?transport=tcp");
+        assert_eq!(Offer::urls("app.example", &advertised, 443, true)[2], "turns:app.example:443?transport=tcp");
     }
 }

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_relay_stays_out_of_private_networks_unless_they_are_named() {
+    fn relay_reaches_private_networks_only_if_configured() {
         let reach = |allowed: &[&str], is_loopback| {
             let policy = policy(allowed.iter().map(|peers| peers.parse().unwrap()).collect(), is_loopback);
             ["8.8.8.8", "127.0.0.1", "10.0.0.1", "192.168.0.1", "169.254.169.254", "2a00::1", "fe80::1"]
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(reach(&[], true), [true, true, false, false, false, true, false]);
         assert_eq!(reach(&["10.0.0.0/8"], true), [false, false, true, false, false, false, false]);
         assert_eq!(reach(&["public", "10.0.0.0/8"], false), [true, false, true, false, false, true, false]);
-        assert!("private".parse::<Peers>().unwrap_err().to_string().contains("`private` is no network"));
+        assert!("private".parse::<Peers>().unwrap_err().to_string().contains("`private` is not a network"));
         assert_eq!("public".parse::<Peers>().unwrap().to_string(), "public");
     }
 }

@@ -23,16 +23,16 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Creates the port range. `told`: advertised addresses for IPv4 and IPv6, if the server has them.
+    /// Creates the port range. `advertised`: advertised addresses for IPv4 and IPv6, if the server has them.
     ///
     /// Errors: the system has no random numbers.
-    pub fn new(listen: IpAddr, told: [Option<IpAddr>; 2], range: RangeInclusive<u16>) -> io::Result<Self> {
+    pub fn new(listen: IpAddr, advertised: [Option<IpAddr>; 2], range: RangeInclusive<u16>) -> io::Result<Self> {
         let any = |is_ipv6| match (listen.is_unspecified(), is_ipv6) {
             (false, _) => listen,
             (true, false) => Ipv4Addr::UNSPECIFIED.into(),
             (true, true) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let families = [false, true].map(|is_ipv6| told[usize::from(is_ipv6)].map(|told| (any(is_ipv6), told)));
+        let families = [false, true].map(|is_ipv6| advertised[usize::from(is_ipv6)].map(|ip| (any(is_ipv6), ip)));
         Ok(Self { range, families, next: getrandom::u32().map_err(io::Error::other)? })
     }
 
@@ -43,7 +43,7 @@ impl Ports {
         is_ipv6: bool,
         even: bool,
     ) -> Result<(SocketAddr, Vec<std::net::UdpSocket>), NoRelay> {
-        let (ip, told) = self.families[usize::from(is_ipv6)].ok_or(NoRelay::Family)?;
+        let (ip, advertised) = self.families[usize::from(is_ipv6)].ok_or(NoRelay::Family)?;
         let (first, last) = (u32::from(*self.range.start()), u32::from(*self.range.end()));
         let size = last - first + 1;
         for _ in 0..ATTEMPTS.min(size as usize) {
@@ -57,7 +57,7 @@ impl Ports {
             let Ok(sockets) = ports.map(|port| bind(SocketAddr::new(ip, port))).collect::<io::Result<Vec<_>>>() else {
                 continue;
             };
-            return Ok((SocketAddr::new(told, port as u16), sockets));
+            return Ok((SocketAddr::new(advertised, port as u16), sockets));
         }
         Err(NoRelay::Full)
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn relays_stay_in_their_range_and_pairs_begin_even() {
+    fn relay_ports_stay_in_range_and_pairs_start_even() {
         let mut ports = ports(42_000..=42_399);
         assert_eq!(ports.open(1, true, false).unwrap_err(), NoRelay::Family);
         let mut open = Vec::new();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_is_taken_is_full() {
+    fn used_range_is_full() {
         let mut ports = ports(42_400..=42_403);
         let open: Vec<_> = std::iter::from_fn(|| ports.open(1, false, false).ok()).take(5).collect();
         assert!((1..=4).contains(&open.len()), "{}", open.len());

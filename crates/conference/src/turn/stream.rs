@@ -13,7 +13,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::desk::TurnDriver;
+use super::driver::TurnDriver;
 use millrace_transport::{
     datagram::framed,
     limits::ConnectionSlot,
@@ -23,39 +23,39 @@ use millrace_transport::{
 /// Idle timeout of a client without an allocation.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Maximum size of a message from a client without an allocation, in bytes; enough for all names and credentials.
-const STRANGER_BYTES_MAX: usize = 2048;
+const UNAUTHENTICATED_BYTES_MAX: usize = 2048;
 /// First byte of a TLS handshake; no TURN message begins with it. Source: RFC 8446, section 5.1; RFC 7983.
 const HANDSHAKE: u8 = 22;
 
-pub async fn accept(desk: Rc<TurnDriver>, listener: TcpListener) {
-    let acceptor = desk.tls.clone().map(|settings| Rc::new(tls::Acceptor::new(settings)));
-    let begin = |stream, from, permit| {
-        drop(spawn_local(connection(desk.clone(), stream, from, acceptor.clone(), permit)));
+pub async fn accept(driver: Rc<TurnDriver>, listener: TcpListener) {
+    let acceptor = driver.tls.clone().map(|settings| Rc::new(tls::Acceptor::new(settings)));
+    let begin = |stream, from, connection_slot| {
+        drop(spawn_local(connection(driver.clone(), stream, from, acceptor.clone(), connection_slot)));
     };
-    framed::accept(listener, &desk.limits, begin).await;
+    framed::accept(listener, &driver.connection_limits, begin).await;
 }
 
 async fn connection(
-    desk: Rc<TurnDriver>,
+    driver: Rc<TurnDriver>,
     stream: TcpStream,
     from: SocketAddr,
     acceptor: Option<Rc<tls::Acceptor>>,
-    _permit: ConnectionSlot,
+    _connection_slot: ConnectionSlot,
 ) {
     let stream = match begin(stream, acceptor).await {
         Ok(stream) => stream,
-        Err(error) => return tracing::debug!(%error, "a TURN client has not begun"),
+        Err(error) => return tracing::debug!(%error, "TURN stream closed before its first message"),
     };
-    let (client, outgoing) = desk.connect(from);
+    let (client, outgoing) = driver.connect(from);
     let (reading, writing) = tokio::io::split(stream);
-    let reader = Reader { desk: &desk, client };
+    let reader = Reader { driver: &driver, client };
     let ended = tokio::select! {
         ended = framed::read(reading, &reader) => ended,
-        ended = outgoing.write(writing, desk.write_timeout) => ended,
+        ended = outgoing.write(writing, driver.write_timeout) => ended,
     };
-    desk.disconnect(client);
+    driver.disconnect(client);
     if let Err(error) = ended {
-        tracing::debug!(%error, "a TURN client's connection broke");
+        tracing::debug!(%error, "TURN stream failed");
     }
 }
 
@@ -67,7 +67,7 @@ async fn begin(stream: TcpStream, acceptor: Option<Rc<tls::Acceptor>>) -> io::Re
         return Ok(Stream::plain(stream));
     }
     let acceptor = acceptor.ok_or(io::ErrorKind::Unsupported)?;
-    let _under_way = acceptor.permit().ok_or(io::ErrorKind::ConnectionRefused)?;
+    let _handshake = acceptor.handshake_slot().ok_or(io::ErrorKind::ConnectionRefused)?;
     let mut settings = acceptor.settings();
     // Clear the ALPN protocols: this port does not speak HTTP. Few clients send the names that RFC 7443 defines for
     // TURN.
@@ -82,7 +82,7 @@ async fn begin(stream: TcpStream, acceptor: Option<Rc<tls::Acceptor>>) -> io::Re
 }
 
 struct Reader<'a> {
-    desk: &'a Rc<TurnDriver>,
+    driver: &'a Rc<TurnDriver>,
     client: Client,
 }
 
@@ -90,14 +90,14 @@ impl framed::Reader for Reader<'_> {
     fn message_bytes(&self, received: &[u8]) -> io::Result<Option<usize>> {
         let Some(head) = received.first_chunk() else { return Ok(None) };
         let length = framed_bytes(*head).ok_or(io::ErrorKind::InvalidData)?;
-        match length > STRANGER_BYTES_MAX && !self.desk.is_known(self.client) {
+        match length > UNAUTHENTICATED_BYTES_MAX && !self.driver.is_known(self.client) {
             true => Err(io::ErrorKind::InvalidData.into()),
             false => Ok(Some(length)),
         }
     }
 
     fn handle(&self, message: &[u8]) {
-        self.desk.handle(self.client, message);
+        self.driver.handle(self.client, message);
     }
 
     fn deadline(&self) -> Instant {
@@ -105,6 +105,6 @@ impl framed::Reader for Reader<'_> {
     }
 
     fn outlives_deadline(&self) -> bool {
-        self.desk.is_known(self.client)
+        self.driver.is_known(self.client)
     }
 }

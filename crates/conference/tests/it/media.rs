@@ -24,7 +24,7 @@ async fn begin(server: &Server, place: &str, token: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn a_room_where_somebody_only_publishes_is_there() {
+async fn room_with_only_whip_publisher_is_shown() {
     let server = Server::start();
     assert_eq!(server.get("/v1/rooms/r").await.json()["topology"], json!(null));
     let session = begin(&server, "whip", "").await;
@@ -37,7 +37,7 @@ async fn a_room_where_somebody_only_publishes_is_there() {
 }
 
 #[tokio::test]
-async fn a_session_of_media_is_nobodys_but_whose_token_began_it() {
+async fn media_session_belongs_to_subject_of_token() {
     let server = Server::with(|config| config.auth.secret = Secret::from(SECRET));
     begin(&server, "whip", "").await.assert_problem(401, "unauthorized");
     begin(&server, "whip", &token("ann", &["subscribe"])).await.assert_problem(403, "forbidden");

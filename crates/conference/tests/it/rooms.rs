@@ -56,9 +56,9 @@ impl Participant {
         let path = format!("/v1/channels/rooms/{room}/inbox/{}?since={since}&wait=1", self.id);
         let answer = server.get(&path).await;
         let is_nothing = answer.status == 204;
-        let heard =
+        let received =
             if is_nothing { Vec::new() } else { answer.json()["messages"].as_array().cloned().unwrap_or_default() };
-        (heard.into_iter().map(|message| message["data"].clone()).collect(), answer.position().to_owned())
+        (received.into_iter().map(|message| message["data"].clone()).collect(), answer.position().to_owned())
     }
 
     fn position(&self, channel: &str) -> &str {
@@ -82,22 +82,26 @@ fn ids(state: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn who_joins_is_told_and_told_of() {
+async fn joining_participant_is_announced() {
     let server = Server::start();
     // Several rooms, so that some belong to the other shard.
     for room in ["a", "b", "c", "d", "e"] {
         let ann = join(&server, room, json!({ "name": "Ann", "topology": "mesh" })).await;
         assert_eq!(ids(&ann.joined["state"]), [ann.id.as_str()]);
         let bob = join(&server, room, json!({ "name": "Bob" })).await;
-        assert_eq!(ids(&bob.joined["state"]), [ann.id.as_str(), bob.id.as_str()], "who joins first is first");
+        assert_eq!(
+            ids(&bob.joined["state"]),
+            [ann.id.as_str(), bob.id.as_str()],
+            "participants are in the order of joining"
+        );
         // Ann receives Bob's join after the position that she was given.
         let since = ann.position(&format!("rooms/{room}/state"));
-        let told = server.get(&format!("/v1/channels/rooms/{room}/state?since={since}&wait=5&policy=latest")).await;
-        let told = told.json()["messages"][0]["data"].clone();
-        assert_eq!(told, bob.joined["state"]);
-        assert_eq!(told["participants"][1]["name"], "Bob");
-        assert!(told["participants"][1]["since_ms"].as_u64().is_some_and(|ms| ms > 1_600_000_000_000), "{told}");
-        assert!(!state(&server, room).await.to_string().contains(&ann.secret), "a secret is nobody else's");
+        let update = server.get(&format!("/v1/channels/rooms/{room}/state?since={since}&wait=5&policy=latest")).await;
+        let update = update.json()["messages"][0]["data"].clone();
+        assert_eq!(update, bob.joined["state"]);
+        assert_eq!(update["participants"][1]["name"], "Bob");
+        assert!(update["participants"][1]["since_ms"].as_u64().is_some_and(|ms| ms > 1_600_000_000_000), "{update}");
+        assert!(!state(&server, room).await.to_string().contains(&ann.secret), "the secret is not in the state");
         assert_eq!(ann.leave(&server).await.status, 204);
         assert_eq!(ids(&state(&server, room).await), [bob.id.as_str()]);
         assert_eq!(bob.leave(&server).await.status, 204);
@@ -106,11 +110,12 @@ async fn who_joins_is_told_and_told_of() {
 }
 
 #[tokio::test]
-async fn signals_come_in_order_once_and_from_who_sent_them() {
+async fn signals_arrive_once_in_order_with_sender() {
     let server = Server::start();
     let (ann, bob) = (join(&server, "r", json!({})).await, join(&server, "r", json!({})).await);
     for number in 0..5 {
-        let signal = json!({ "to": bob.id, "candidate": { "number": number }, "from": "somebody else", "link": 7 });
+        let signal =
+            json!({ "to": bob.id, "candidate": { "number": number }, "from": "another participant", "link": 7 });
         assert_eq!(ann.post(&server, "signals", signal).await.status, 204);
     }
     let path = format!("{}/signals", ann.location);
@@ -125,16 +130,23 @@ async fn signals_come_in_order_once_and_from_who_sent_them() {
     let first = server.get(&format!("/v1/channels/{inbox}?since={}&limit=3", bob.position(&inbox))).await;
     let (rest, _) = bob.inbox(&server, "r", first.position()).await;
     let first: Vec<Value> = first.json()["messages"].as_array().expect("messages").clone();
-    let heard: Vec<Value> = first.iter().map(|message| message["data"].clone()).chain(rest).collect();
-    assert!(heard.iter().all(|signal| signal["from"] == ann.id.as_str() && signal.get("to").is_none()), "{heard:?}");
-    let numbers: Vec<_> = heard.iter().filter_map(|signal| signal["candidate"]["number"].as_u64()).collect();
+    let received: Vec<Value> = first.iter().map(|message| message["data"].clone()).chain(rest).collect();
+    assert!(
+        received.iter().all(|signal| signal["from"] == ann.id.as_str() && signal.get("to").is_none()),
+        "{received:?}"
+    );
+    let numbers: Vec<_> = received.iter().filter_map(|signal| signal["candidate"]["number"].as_u64()).collect();
     assert_eq!(numbers, [0, 1, 2, 3, 4]);
-    assert_eq!(heard.iter().filter(|signal| signal.get("description").is_some()).count(), 1, "the same key is once");
-    assert_eq!((heard.len(), &heard[0]["link"]), (7, &json!(7)));
+    assert_eq!(
+        received.iter().filter(|signal| signal.get("description").is_some()).count(),
+        1,
+        "one publication per key"
+    );
+    assert_eq!((received.len(), &received[0]["link"]), (7, &json!(7)));
 }
 
 #[tokio::test]
-async fn only_the_server_says_who_is_there_and_who_signals() {
+async fn only_server_publishes_state_and_signals() {
     let server = Server::start();
     let ann = join(&server, "r", json!({})).await;
     let inbox = format!("rooms/r/inbox/{}", ann.id);
@@ -162,12 +174,12 @@ async fn only_the_server_says_who_is_there_and_who_signals() {
     assert!(refused.contains("forbidden"), "{refused}");
     server.publish("rooms/r/chat", "\"hello\"").await;
     server.publish("rooms/r/data", "1").await;
-    let (heard, _) = ann.inbox(&server, "r", ann.position(&inbox)).await;
-    assert_eq!(heard, Vec::<Value>::new());
+    let (received, _) = ann.inbox(&server, "r", ann.position(&inbox)).await;
+    assert_eq!(received, Vec::<Value>::new());
 }
 
 #[tokio::test]
-async fn what_is_asked_wrongly_is_refused_and_says_why() {
+async fn invalid_room_requests_are_refused_with_reason() {
     let server = Server::with(|config| {
         config.rooms.rooms_max = 3;
         // Without media, the server has no SFU.
@@ -181,7 +193,7 @@ async fn what_is_asked_wrongly_is_refused_and_says_why() {
     try_join(&server, "two", json!({ "topology": "mesh" })).await.assert_problem(409, "conflict");
     try_join(&server, "two", json!({})).await.assert_problem(429, "too_many");
     let why = try_join(&server, "new", json!({ "topology": "switch" })).await.assert_problem(400, "bad_request");
-    assert!(why.contains("no switching unit"), "{why}");
+    assert!(why.contains("no SFU"), "{why}");
     for (room, asked, status, code) in [
         ("new", json!({ "topology": "ring" }), 400, "bad_json"),
         ("new", json!({ "role": "king" }), 400, "bad_json"),
@@ -241,11 +253,11 @@ async fn what_is_asked_wrongly_is_refused_and_says_why() {
 }
 
 #[tokio::test]
-async fn who_reports_nothing_has_left_and_what_is_reported_is_shown() {
+async fn silent_participant_is_removed_and_reports_are_shown() {
     let server = Server::with(|config| config.rooms.silence_max = Duration::from_secs(2));
     let (ann, bob) = (join(&server, "r", json!({})).await, join(&server, "r", json!({})).await);
     let report = json!({ "uplink_kbps": 800, "muted": true, "links": [{ "to": bob.id, "rtt_ms": 1.5 }] });
-    until("Bob is taken for gone, and Ann is not", async || {
+    until("the silent participant is removed", async || {
         assert_eq!(ann.post(&server, "reports", report.clone()).await.status, 204);
         ids(&state(&server, "r").await) == [ann.id.as_str()]
     })
@@ -254,23 +266,23 @@ async fn who_reports_nothing_has_left_and_what_is_reported_is_shown() {
     assert_eq!(shown["reports"][&ann.id], report);
     assert_eq!(shown["participants"][0]["muted"], true);
     // The report is also published on the reports channel, and only the server may publish there.
-    let told = json!({ "participant": ann.id, "report": report, "switch": null });
+    let update = json!({ "participant": ann.id, "report": report, "switch": null });
     until("the record has it", async || {
         let record = server.get("/v1/channels/rooms/r/reports?since=earliest").await.json();
-        record["messages"].as_array().is_some_and(|messages| messages.iter().any(|message| message["data"] == told))
+        record["messages"].as_array().is_some_and(|messages| messages.iter().any(|message| message["data"] == update))
     })
     .await;
-    server.post("/v1/channels/rooms/r/reports", &[], told.to_string()).await.assert_problem(403, "forbidden");
+    server.post("/v1/channels/rooms/r/reports", &[], update.to_string()).await.assert_problem(403, "forbidden");
     for report in [json!({ "rtt_ms": -1 }), json!({ "links": [{ "streams": [{ "loss": 2 }] }] })] {
         ann.post(&server, "reports", report).await.assert_problem(400, "bad_request");
     }
-    assert_eq!(state(&server, "r").await["reports"][&ann.id], report, "what is refused changes nothing");
+    assert_eq!(state(&server, "r").await["reports"][&ann.id], report, "a refused report changes nothing");
     bob.post(&server, "reports", json!({})).await.assert_problem(404, "not_found");
     ann.post(&server, "signals", json!({ "to": bob.id, "bye": "" })).await.assert_problem(404, "not_found");
 }
 
 #[tokio::test]
-async fn who_loses_its_parent_in_a_tree_gets_another_at_once() {
+async fn lost_tree_parent_is_replaced_at_once() {
     let server = Server::with(|config| config.rooms.children_max = 2);
     let mut all = Vec::new();
     for _ in 0..4 {
@@ -286,9 +298,9 @@ async fn who_loses_its_parent_in_a_tree_gets_another_at_once() {
     assert_eq!(orphan.post(&server, "reports", json!({ "parent_lost": one.id })).await.status, 204);
     assert_eq!(parent().await, two.id.as_str());
     let channel = "/v1/channels/rooms/r/state?since=earliest";
-    let told = server.get(channel).await.json();
-    let last = told["messages"].as_array().and_then(|told| told.last()).expect("a state")["data"].clone();
-    assert_eq!(last["parents"][&orphan.id], two.id.as_str(), "all are told");
+    let update = server.get(channel).await.json();
+    let last = update["messages"].as_array().and_then(|messages| messages.last()).expect("a state")["data"].clone();
+    assert_eq!(last["parents"][&orphan.id], two.id.as_str(), "the state has the new parent");
 }
 
 /// Returns a token that grants `rights` on all channels of the room `r`.
@@ -306,7 +318,7 @@ fn token_for(subject: &str, rights: &[(&str, &str)]) -> String {
 }
 
 #[tokio::test]
-async fn rights_decide_who_joins_and_as_what() {
+async fn permissions_decide_role_of_participant() {
     let server = Server::with(|config: &mut Config| config.auth.secret = Secret::from(SECRET));
     let join = async |token: Option<String>| {
         let bearer = format!("Bearer {}", token.unwrap_or_default());
@@ -334,7 +346,7 @@ async fn rights_decide_who_joins_and_as_what() {
 }
 
 #[tokio::test]
-async fn whoever_may_moderate_mutes_others_and_all_are_told() {
+async fn moderator_mutes_others_in_state() {
     let server = Server::with(|config: &mut Config| config.auth.secret = Secret::from(SECRET));
     let of = |rights: &[(&str, &str)]| format!("Bearer {}", token_for("ann", rights));
     let host = of(&[("publish", "rooms/r/#"), ("subscribe", "rooms/r/#")]);
@@ -377,7 +389,7 @@ async fn whoever_may_moderate_mutes_others_and_all_are_told() {
 }
 
 #[tokio::test]
-async fn without_tokens_only_the_host_mutes_others() {
+async fn without_tokens_only_host_mutes_others() {
     let server = Server::start();
     let ann = join(&server, "r", json!({ "name": "Ann" })).await;
     let bob = join(&server, "r", json!({ "name": "Bob" })).await;
@@ -402,7 +414,7 @@ async fn without_tokens_only_the_host_mutes_others() {
 }
 
 #[tokio::test]
-async fn a_room_is_mixed_where_that_is_allowed_and_only_so_many() {
+async fn number_of_mixed_rooms_is_limited() {
     let asked = || json!({ "topology": "mixer" });
     let why = try_join(&Server::start(), "r", asked()).await.assert_problem(400, "bad_request");
     assert!(why.contains("rooms.mixers_max"), "{why}");
@@ -419,7 +431,7 @@ async fn a_room_is_mixed_where_that_is_allowed_and_only_so_many() {
 }
 
 #[tokio::test]
-async fn a_server_without_rooms_says_so() {
+async fn disabled_rooms_are_not_found() {
     let server = Server::with(|config| config.rooms.rooms_max = 0);
     let why = try_join(&server, "r", json!({})).await.assert_problem(404, "not_found");
     assert!(why.contains("rooms.rooms_max"), "{why}");

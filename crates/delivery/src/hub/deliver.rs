@@ -1,4 +1,4 @@
-//! Path of a publication to the sockets: one append per form, then one write per reader and turn.
+//! Path of a publication to the sockets: one append per encoding, then one write per reader and turn.
 
 use std::collections::BinaryHeap;
 
@@ -39,11 +39,11 @@ impl Hub {
             let Hub { config, channels, pool, .. } = &mut *self;
             let channel = &mut channels[key as usize];
             channel.head = Some(Position { epoch, offset: publication.offset });
-            for Group { form, log, live, recovering, .. } in &mut channel.groups {
+            for Group { encoding, log, live, recovering, .. } in &mut channel.groups {
                 if live.is_empty() && recovering.is_empty() {
                     log.restart(publication.offset + 1, pool);
                 } else {
-                    let encode = |out: &mut Vec<u8>| form.encode(out, name, epoch, publication);
+                    let encode = |out: &mut Vec<u8>| encoding.encode(out, name, epoch, publication);
                     log.append(&publication.key, config.log_bytes_max, pool, encode);
                 }
             }
@@ -110,13 +110,13 @@ impl Hub {
             let Hub { conns, channels, now_s, .. } = &mut *self;
             let channel = &mut channels[key as usize];
             channel.dirty = false;
-            for Group { form, log, live, .. } in &mut channel.groups {
+            for Group { encoding, log, live, .. } in &mut channel.groups {
                 for reader in live {
                     let conn = &mut conns[reader.conn as usize];
                     if conn.blocked {
                         continue;
                     }
-                    if form.has_reader_head() || reader.cursor < log.first() {
+                    if encoding.has_reader_head() || reader.cursor < log.first() {
                         one_by_one.push(ConnId { slot: reader.conn, generation: conn.generation });
                     } else {
                         send_behind(log, reader, conn, *now_s, wire);

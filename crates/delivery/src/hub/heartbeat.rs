@@ -29,10 +29,10 @@ impl Hub {
                 let next_s = match conn.look(now_s, heartbeat_s, grace_s) {
                     Seen::Quiet(next_s) => next_s,
                     Seen::Silent => {
-                        let is_websocket = conn.form.is_websocket();
+                        let is_websocket = conn.encoding.is_websocket();
                         let heartbeat_s = conn.heartbeat_s(heartbeat_s);
                         conn.pinged_s = is_websocket.then_some(now_s);
-                        conn.send(id, conn.form.heartbeat(), now_s, wire);
+                        conn.send(id, conn.encoding.heartbeat(), now_s, wire);
                         now_s + if is_websocket { grace_s.min(heartbeat_s) } else { heartbeat_s }
                     }
                     Seen::Dead => {
@@ -59,7 +59,7 @@ impl Conn {
     }
 
     fn look(&self, now_s: u32, heartbeat_s: u32, grace_s: u32) -> Seen {
-        let is_websocket = self.form.is_websocket();
+        let is_websocket = self.encoding.is_websocket();
         if self.closing && self.out.is_empty() {
             return Seen::Quiet(now_s + heartbeat_s);
         }

@@ -26,7 +26,7 @@ use std::{
     num::NonZeroU16,
 };
 
-use millrace_protocol::{ChannelName, Epoch, Error, Form, Pattern, PatternMap, Position, Since, session::Policy};
+use millrace_protocol::{ChannelName, Encoding, Epoch, Error, Pattern, PatternMap, Position, Since, session::Policy};
 use slab::Slab;
 use smallvec::SmallVec;
 
@@ -113,7 +113,7 @@ pub enum Output {
 /// Limits and timeouts of one hub.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Maximum bytes of frames kept per channel and form for readers that are behind. A reader that is further
+    /// Maximum bytes of frames kept per channel and encoding for readers that are behind. A reader that is further
     /// behind reads history.
     pub log_bytes_max: usize,
     /// Maximum bytes of frames kept in all logs. Above this limit the longest logs drop their oldest frames.
@@ -168,7 +168,7 @@ pub struct Hub {
 /// Delivery state of one connection.
 struct Conn {
     generation: u32,
-    form: Form,
+    encoding: Encoding,
     /// The socket took fewer bytes than it was offered.
     blocked: bool,
     /// The connection closes once `out` is sent; nothing more is queued.
@@ -245,7 +245,7 @@ struct Channel {
 
 /// Readers of one channel that are sent the same bytes.
 struct Group {
-    form: Form,
+    encoding: Encoding,
     policy: Policy,
     log: WireLog,
     live: SmallVec<[Live; 1]>,
@@ -309,17 +309,17 @@ impl Hub {
         self.outputs.pop_front()
     }
 
-    /// Adds a connection whose frames have this form.
-    pub fn connect(&mut self, form: Form) -> ConnId {
-        self.connect_with(form, None)
+    /// Adds a connection whose frames have this encoding.
+    pub fn connect(&mut self, encoding: Encoding) -> ConnId {
+        self.connect_with(encoding, None)
     }
 
     /// Adds a connection with its own heartbeat interval in seconds.
-    pub fn connect_with(&mut self, form: Form, heartbeat_s: Option<NonZeroU16>) -> ConnId {
+    pub fn connect_with(&mut self, encoding: Encoding, heartbeat_s: Option<NonZeroU16>) -> ConnId {
         self.generation = self.generation.wrapping_add(1);
         let conn = Conn {
             generation: self.generation,
-            form,
+            encoding,
             blocked: false,
             closing: false,
             asking: false,
@@ -341,7 +341,7 @@ impl Hub {
     pub fn disconnect(&mut self, id: ConnId) -> usize {
         let Some(conn) = self.conn(id) else { return 0 };
         let ended = conn.readers.len() + conn.patterns.len();
-        if conn.form == Form::Answers {
+        if conn.encoding == Encoding::WholeResponses {
             self.forget(WaiterId::Conn(id));
         }
         self.drop_readers(id);
@@ -390,9 +390,9 @@ impl Hub {
     /// Asks a client to reconnect after its own delay; a session also gets its resume ticket. The connection itself
     /// is closed later.
     pub fn tell_drain(&mut self, id: ConnId, after_ms: u64, resume: Option<&str>, wire: &mut impl Wire) {
-        let Some(form) = self.conn(id).map(|conn| conn.form) else { return };
+        let Some(encoding) = self.conn(id).map(|conn| conn.encoding) else { return };
         let mut frame = Vec::new();
-        form.encode_drain(&mut frame, after_ms, resume);
+        encoding.encode_drain(&mut frame, after_ms, resume);
         self.send(id, &frame, wire);
     }
 
@@ -401,12 +401,12 @@ impl Hub {
         self.conn(id).map_or(0, |conn| conn.out.len())
     }
 
-    pub fn form(&self, id: ConnId) -> Option<Form> {
-        self.conn(id).map(|conn| conn.form)
+    pub fn encoding(&self, id: ConnId) -> Option<Encoding> {
+        self.conn(id).map(|conn| conn.encoding)
     }
 
-    pub fn conns(&self) -> impl Iterator<Item = (ConnId, Form)> + '_ {
-        self.conns.iter().map(|(slot, conn)| (ConnId { slot: slot as u32, generation: conn.generation }, conn.form))
+    pub fn conns(&self) -> impl Iterator<Item = (ConnId, Encoding)> + '_ {
+        self.conns.iter().map(|(slot, conn)| (ConnId { slot: slot as u32, generation: conn.generation }, conn.encoding))
     }
 
     pub fn conn_count(&self) -> usize {

@@ -56,17 +56,17 @@ impl Hub {
     pub(super) fn write_page(&mut self, id: ConnId, slot: u32, page: &Page, wire: &mut impl Wire) {
         let Some(reader) = self.conns[id.slot as usize].readers[slot as usize].as_ref() else { return };
         let key = reader.channel;
-        let form = self.conns[id.slot as usize].form;
+        let encoding = self.conns[id.slot as usize].encoding;
         let name = self.channels[key as usize].name.clone();
-        let mut heads = form.has_reader_head().then(|| self.positions(id.slot));
+        let mut heads = encoding.has_reader_head().then(|| self.positions(id.slot));
         let mut frames = std::mem::take(&mut self.scratch);
         frames.clear();
         if let Some(gap) = page.gap {
             if let Some(heads) = &mut heads {
                 write_head(&mut frames, heads, slot, gap.to);
             }
-            form.encode_gap(&mut frames, &name, gap);
-            if form.gap_closes() {
+            encoding.encode_gap(&mut frames, &name, gap);
+            if encoding.gap_closes() {
                 self.close(id, &frames, wire);
                 return;
             }
@@ -76,7 +76,7 @@ impl Hub {
                 let at = Position { epoch: page.end.epoch, offset: publication.offset };
                 write_head(&mut frames, heads, slot, at);
             }
-            form.encode(&mut frames, &name, page.end.epoch, publication);
+            encoding.encode(&mut frames, &name, page.end.epoch, publication);
         }
         if let Some(reader) = self.recovering_mut(id.slot, slot) {
             (reader.at, reader.hold, reader.top) = (page.end, page.end.offset, page.top.offset);
@@ -95,7 +95,7 @@ impl Hub {
         if conn.blocked || conn.closing {
             return;
         }
-        let mut heads = conn.form.has_reader_head().then(|| self.positions(id.slot));
+        let mut heads = conn.encoding.has_reader_head().then(|| self.positions(id.slot));
         for slot in 0..self.conns[id.slot as usize].readers.len() as u32 {
             let Some(reader) = self.conns[id.slot as usize].readers[slot as usize].as_ref() else { continue };
             if !reader.live {
@@ -223,7 +223,7 @@ impl Hub {
     }
 }
 
-/// Sends like [`send_behind`], for forms whose frames have a head per reader. Bytes that the socket does not take
+/// Sends like [`send_behind`], for encodings whose frames have a head per reader. Bytes that the socket does not take
 /// at once are queued, about one segment at most.
 fn send_with_heads(
     log: &WireLog,

@@ -365,13 +365,13 @@ impl Hub {
         pattern: Option<u32>,
     ) -> u32 {
         self.serial = self.serial.wrapping_add(1);
-        let form = self.conns[id.slot as usize].form;
+        let encoding = self.conns[id.slot as usize].encoding;
         let channel = &mut self.channels[key as usize];
         let head = channel.head.unwrap_or(at);
-        let same = |group: &Group| group.form == form && group.policy == policy;
+        let same = |group: &Group| group.encoding == encoding && group.policy == policy;
         let group = channel.groups.iter().position(same).unwrap_or_else(|| {
             let log = WireLog::new(policy, head.offset + 1);
-            channel.groups.push(Group { form, policy, log, live: SmallVec::new(), recovering: Vec::new() });
+            channel.groups.push(Group { encoding, policy, log, live: SmallVec::new(), recovering: Vec::new() });
             channel.groups.len() - 1
         });
         let recovering = &mut channel.groups[group].recovering;

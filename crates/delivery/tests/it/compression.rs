@@ -4,19 +4,21 @@
 use std::collections::{BTreeSet, HashMap};
 
 use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, PageLimit, Wire};
-use millrace_protocol::{ChannelName, Epoch, Form, Kind, NewPublication, Since, session::Policy, websocket::Deflate};
+use millrace_protocol::{
+    ChannelName, Encoding, Epoch, Kind, NewPublication, Since, session::Policy, websocket::Deflate,
+};
 
 const BOUNDS: Bounds = Bounds { count_max: 10, bytes_max: 1 << 20, age_max_ms: 1 << 40 };
 const READERS: usize = 50;
 
 /// Address and bytes of each write, per connection. A closed sink accepts no bytes.
 #[derive(Default)]
-struct Seen {
+struct RecordingWire {
     writes: HashMap<ConnId, Vec<(usize, Vec<u8>)>>,
     is_closed: bool,
 }
 
-impl Wire for Seen {
+impl Wire for RecordingWire {
     fn write(&mut self, conn: ConnId, bytes: &[u8]) -> usize {
         if self.is_closed {
             return 0;
@@ -26,25 +28,25 @@ impl Wire for Seen {
     }
 }
 
-/// A hub with readers of each form, and the history of the channel.
+/// A hub with readers of each encoding, and the history of the channel.
 struct Stage {
     hub: Hub,
-    seen: Seen,
+    seen: RecordingWire,
     history: History,
-    readers: Vec<(Form, ConnId)>,
+    readers: Vec<(Encoding, ConnId)>,
 }
 
 impl Stage {
-    fn new(config: Config, forms: &[Form], readers_each: usize) -> Self {
-        let (mut hub, mut seen, mut history) = (Hub::new(config), Seen::default(), History::new(Epoch(1)));
+    fn new(config: Config, encodings: &[Encoding], readers_each: usize) -> Self {
+        let (mut hub, mut seen, mut history) = (Hub::new(config), RecordingWire::default(), History::new(Epoch(1)));
         let mut readers = Vec::new();
-        for &form in forms {
+        for &encoding in encodings {
             for _ in 0..readers_each {
-                let conn = hub.connect(form);
+                let conn = hub.connect(encoding);
                 hub.watch(&channel());
                 let page = history.page(Since::Now, Policy::Every, PageLimit { count: 1, bytes: 1 }, 1, &BOUNDS);
                 hub.attach(conn, Policy::Every, &[(channel(), page)], &mut seen).unwrap();
-                readers.push((form, conn));
+                readers.push((encoding, conn));
             }
         }
         Self { hub, seen, history, readers }
@@ -66,41 +68,46 @@ fn deflate(offer: &str) -> Deflate {
     Deflate::negotiate(offer).unwrap().0
 }
 
-/// Returns forms with three sets of parameters, one set in two forms.
-fn forms() -> [Form; 4] {
+/// Returns encodings with three sets of parameters, one set in two encodings.
+fn encodings() -> [Encoding; 4] {
     let offers = [
         "permessage-deflate",
         "permessage-deflate; server_max_window_bits=10",
         "permessage-deflate; server_max_window_bits=9",
     ];
     let [widest, ten, nine] = offers.map(deflate);
-    [Form::BareDeflate(widest), Form::BareDeflate(ten), Form::BareDeflate(nine), Form::SessionDeflate(widest)]
+    [
+        Encoding::BareDeflate(widest),
+        Encoding::BareDeflate(ten),
+        Encoding::BareDeflate(nine),
+        Encoding::SessionDeflate(widest),
+    ]
 }
 
 #[test]
-fn a_publication_is_compressed_once_per_set_of_parameters() {
-    let mut stage = Stage::new(Config::default(), &forms(), READERS);
+fn publication_is_compressed_once_per_parameter_set() {
+    let mut stage = Stage::new(Config::default(), &encodings(), READERS);
     let payload = "wheel of a mill ".repeat(100);
     stage.publish(payload.as_bytes());
     let mut places = BTreeSet::new();
-    for form in forms() {
-        let of_form = stage.readers.iter().filter(|reader| reader.0 == form);
+    for encoding in encodings() {
+        let of_form = stage.readers.iter().filter(|reader| reader.0 == encoding);
         let writes: Vec<_> = of_form.flat_map(|(_, conn)| &stage.seen.writes[conn]).collect();
-        assert_eq!(writes.len(), READERS, "{form:?}: one write each");
-        assert_eq!(writes[0].1[0], 0xc1, "{form:?}: compressed");
-        assert!(writes[0].1.len() < payload.len() / 4, "{form:?}: {} bytes", writes[0].1.len());
+        assert_eq!(writes.len(), READERS, "{encoding:?}: one write each");
+        assert_eq!(writes[0].1[0], 0xc1, "{encoding:?}: compressed");
+        assert!(writes[0].1.len() < payload.len() / 4, "{encoding:?}: {} bytes", writes[0].1.len());
         let of_form: BTreeSet<usize> = writes.iter().map(|write| write.0).collect();
-        assert_eq!(of_form.len(), 1, "{form:?}: the same bytes in memory for all");
+        assert_eq!(of_form.len(), 1, "{encoding:?}: the same bytes in memory for all");
         places.extend(of_form);
     }
-    assert_eq!(places.len(), forms().len(), "and others for each form");
+    assert_eq!(places.len(), encodings().len(), "and others for each form");
 }
 
 #[test]
-fn what_is_kept_compressed_is_bounded_however_many_are_behind() {
+fn compressed_backlog_is_independent_of_reader_count() {
     let config = Config { log_bytes_max: 256 << 10, ..Config::default() };
     let kept = |readers_each| {
-        let mut stage = Stage::new(config.clone(), &forms(), readers_each);
+        let mut stage = Stage::new(config.clone(), &encodings(), readers_each);
         stage.seen.is_closed = true;
         let mut kept = 0;
         for n in 0..200u32 {
@@ -117,10 +124,10 @@ fn what_is_kept_compressed_is_bounded_however_many_are_behind() {
     };
     let (few, many) = (kept(1), kept(READERS));
     assert_eq!(few, many);
-    assert!((config.log_bytes_max..2 * forms().len() * config.log_bytes_max).contains(&many), "{many} bytes");
+    assert!((config.log_bytes_max..2 * encodings().len() * config.log_bytes_max).contains(&many), "{many} bytes");
 }
 
 #[test]
-fn a_connection_keeps_only_what_was_agreed_on() {
-    assert!(size_of::<Deflate>() == 1 && size_of::<Form>() <= 2, "no window, no buffer");
+fn compressed_connection_holds_no_window() {
+    assert!(size_of::<Deflate>() == 1 && size_of::<Encoding>() <= 2, "no window, no buffer");
 }

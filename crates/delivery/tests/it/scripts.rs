@@ -3,14 +3,14 @@
 use std::{collections::HashMap, num::NonZeroU16};
 
 use millrace_delivery::{Bounds, Config, ConnId, History, Output, WaiterId};
-use millrace_protocol::{Code, Epoch, Form, Pattern, Position, Since, session::Policy, session::Target};
+use millrace_protocol::{Code, Encoding, Epoch, Pattern, Position, Since, session::Policy, session::Target};
 
 use crate::stage::{BOUNDS, Stage, at, at_position, line, name, pattern, push};
 
 #[test]
-fn what_is_published_in_one_turn_leaves_in_one_write_per_reader() {
+fn one_turn_makes_one_write_per_reader() {
     let mut stage = Stage::new();
-    let readers = [stage.reader(Form::Ndjson, "a"), stage.reader(Form::Ndjson, "a")];
+    let readers = [stage.reader(Encoding::Ndjson, "a"), stage.reader(Encoding::Ndjson, "a")];
     for data in ["x", "y", "z"] {
         stage.publish("a", data);
     }
@@ -25,9 +25,9 @@ fn what_is_published_in_one_turn_leaves_in_one_write_per_reader() {
 }
 
 #[test]
-fn a_blocked_reader_costs_no_queue() {
+fn blocked_reader_has_no_queue() {
     let mut stage = Stage::new();
-    let slow = stage.reader(Form::Session, "a");
+    let slow = stage.reader(Encoding::Session, "a");
     stage.tape.room.insert(slow, 10);
     for i in 1..=2000 {
         stage.publish("a", &format!("{i:0>100}"));
@@ -49,11 +49,11 @@ fn a_blocked_reader_costs_no_queue() {
 }
 
 #[test]
-fn a_heartbeat_of_its_own_is_kept_to() {
+fn connection_uses_its_own_heartbeat_interval() {
     let mut stage = Stage::new();
-    let usual = stage.hub.connect(Form::Ndjson);
-    let [rare, ping, often] = [(Form::Ndjson, 100), (Form::Bare, 60), (Form::Ndjson, 7)]
-        .map(|(form, every_s)| stage.hub.connect_with(form, NonZeroU16::new(every_s)));
+    let usual = stage.hub.connect(Encoding::Ndjson);
+    let [rare, ping, often] = [(Encoding::Ndjson, 100), (Encoding::Bare, 60), (Encoding::Ndjson, 7)]
+        .map(|(encoding, every_s)| stage.hub.connect_with(encoding, NonZeroU16::new(every_s)));
     let mut beats: HashMap<ConnId, Vec<u32>> = HashMap::new();
     for now_s in 1..=200 {
         stage.hub.tick(now_s, &mut stage.tape);
@@ -73,10 +73,10 @@ fn a_heartbeat_of_its_own_is_kept_to() {
 }
 
 #[test]
-fn what_is_counted_by_parts_is_all() {
+fn incremental_counts_match_full_counts() {
     let mut stage = Stage::new();
     for i in 0..20 {
-        let slow = stage.reader([Form::Session, Form::Ndjson][i % 2], &format!("c{}", i % 7));
+        let slow = stage.reader([Encoding::Session, Encoding::Ndjson][i % 2], &format!("c{}", i % 7));
         stage.attach(slow, "all", Since::Now).unwrap();
         stage.tape.room.insert(slow, i);
     }
@@ -92,10 +92,10 @@ fn what_is_counted_by_parts_is_all() {
 }
 
 #[test]
-fn when_all_logs_hold_too_much_the_longest_is_cut() {
+fn total_limit_trims_longest_log() {
     let mut stage = Stage::with(Config { logs_bytes_max: 400_000, ..Config::default() });
-    let (short, long) = (stage.reader(Form::Ndjson, "short"), stage.reader(Form::Ndjson, "long"));
-    let quick = stage.reader(Form::Ndjson, "long");
+    let (short, long) = (stage.reader(Encoding::Ndjson, "short"), stage.reader(Encoding::Ndjson, "long"));
+    let quick = stage.reader(Encoding::Ndjson, "long");
     for conn in [short, long] {
         stage.tape.room.insert(conn, 0);
     }
@@ -120,9 +120,9 @@ fn when_all_logs_hold_too_much_the_longest_is_cut() {
 }
 
 #[test]
-fn a_blocked_event_stream_of_several_channels_costs_one_segment() {
+fn blocked_multi_channel_stream_holds_one_segment() {
     let mut stage = Stage::new();
-    let slow = stage.reader(Form::SseMany, "a");
+    let slow = stage.reader(Encoding::SseMany, "a");
     stage.tape.room.insert(slow, 10);
     stage.publish("a", "first");
     stage.flush();
@@ -137,9 +137,9 @@ fn a_blocked_event_stream_of_several_channels_costs_one_segment() {
 }
 
 #[test]
-fn who_falls_behind_the_log_reads_history() {
+fn reader_behind_log_reads_history() {
     let mut stage = Stage::with(Config { log_bytes_max: 1, ..Config::default() });
-    let slow = stage.reader(Form::Ndjson, "a");
+    let slow = stage.reader(Encoding::Ndjson, "a");
     let big = "x".repeat(40_000);
     stage.tape.room.insert(slow, 5);
     for _ in 0..6 {
@@ -157,9 +157,9 @@ fn who_falls_behind_the_log_reads_history() {
 }
 
 #[test]
-fn what_is_lost_on_the_way_is_fetched() {
+fn lost_publication_is_read_from_history() {
     let mut stage = Stage::new();
-    let conn = stage.reader(Form::Ndjson, "a");
+    let conn = stage.reader(Encoding::Ndjson, "a");
     stage.append("a", "lost");
     stage.publish("a", "second");
     stage.flush();
@@ -169,9 +169,9 @@ fn what_is_lost_on_the_way_is_fetched() {
 }
 
 #[test]
-fn what_did_not_come_is_fetched_once_it_is_known() {
+fn undelivered_publications_are_read_after_moved() {
     let mut stage = Stage::new();
-    let conn = stage.reader(Form::Ndjson, "a");
+    let conn = stage.reader(Encoding::Ndjson, "a");
     stage.publish("a", "first");
     stage.flush();
     stage.append("a", "lost");
@@ -188,9 +188,9 @@ fn what_did_not_come_is_fetched_once_it_is_known() {
 }
 
 #[test]
-fn a_pattern_hears_of_a_channel_that_has_only_moved() {
+fn pattern_reader_follows_moved_channel() {
     let mut stage = Stage::new();
-    let conn = stage.hub.connect(Form::Session);
+    let conn = stage.hub.connect(Encoding::Session);
     let pattern = Pattern::parse("a/+").unwrap();
     stage.hub.subscribe_pattern(conn, &pattern, Policy::Every, 0).unwrap();
     stage.hub.attach_open_channels(conn, &pattern);
@@ -202,10 +202,10 @@ fn a_pattern_hears_of_a_channel_that_has_only_moved() {
 }
 
 #[test]
-fn a_page_of_an_older_epoch_brings_nothing_back() {
+fn page_of_older_epoch_is_ignored() {
     let mut stage = Stage::new();
     stage.publish("a", "old");
-    let conn = stage.reader(Form::Ndjson, "a");
+    let conn = stage.reader(Encoding::Ndjson, "a");
     stage.append("a", "lost");
     stage.publish("a", "third");
     let Some(Output::ReadHistory { ticket, since, .. }) =
@@ -227,9 +227,9 @@ fn a_page_of_an_older_epoch_brings_nothing_back() {
 }
 
 #[test]
-fn replies_never_cut_a_frame_in_two() {
+fn reply_never_splits_a_frame() {
     let mut stage = Stage::new();
-    let conn = stage.reader(Form::Session, "a");
+    let conn = stage.reader(Encoding::Session, "a");
     stage.tape.room.insert(conn, 5);
     stage.publish("a", "one");
     stage.publish("a", "two");
@@ -242,11 +242,11 @@ fn replies_never_cut_a_frame_in_two() {
 }
 
 #[test]
-fn a_bare_reader_is_told_of_a_gap_by_its_close() {
+fn bare_reader_gets_gap_as_close_frame() {
     let mut stage = Stage::new();
     (0..3).for_each(|_| stage.publish("a", "x"));
     stage.history("a").trim(1, &Bounds { count_max: 1, ..BOUNDS });
-    let conn = stage.hub.connect(Form::Bare);
+    let conn = stage.hub.connect(Encoding::Bare);
     assert_eq!(stage.attach(conn, "a", at(1)).unwrap().offset, 2);
     assert!(stage.tape.take(conn).concat().ends_with("00000001:2"));
     assert!(stage.outputs().contains(&Output::Close(conn)));
@@ -255,9 +255,9 @@ fn a_bare_reader_is_told_of_a_gap_by_its_close() {
 }
 
 #[test]
-fn subscriptions_are_checked() {
+fn invalid_subscriptions_are_refused() {
     let mut stage = Stage::with(Config { subscriptions_max: 2, ..Config::default() });
-    let conn = stage.reader(Form::Session, "a");
+    let conn = stage.reader(Encoding::Session, "a");
     assert_eq!(stage.attach(conn, "a", Since::Now), Err(Code::AlreadySubscribed));
     assert_eq!(stage.attach(conn, "b", Since::Now).map(|at| at.offset), Ok(0));
     assert_eq!(stage.attach(conn, "c", Since::Now), Err(Code::TooMany));
@@ -272,9 +272,9 @@ fn subscriptions_are_checked() {
 }
 
 #[test]
-fn overlapping_patterns_read_each_channel_once() {
+fn overlapping_patterns_deliver_each_channel_once() {
     let mut stage = Stage::new();
-    let conn = stage.hub.connect(Form::Session);
+    let conn = stage.hub.connect(Encoding::Session);
     for asked in ["a/+", "a/#"] {
         stage.hub.subscribe_pattern(conn, &pattern(asked), Policy::Every, 0).unwrap();
         stage.hub.attach_open_channels(conn, &pattern(asked));
@@ -298,9 +298,9 @@ fn overlapping_patterns_read_each_channel_once() {
 }
 
 #[test]
-fn a_pattern_that_matches_too_much_is_told_once() {
+fn oversized_pattern_is_reported_once() {
     let mut stage = Stage::with(Config { subscriptions_max: 2, ..Config::default() });
-    let conn = stage.hub.connect(Form::Session);
+    let conn = stage.hub.connect(Encoding::Session);
     stage.hub.subscribe_pattern(conn, &pattern("#"), Policy::Every, 0).unwrap();
     stage.hub.attach_open_channels(conn, &pattern("#"));
     for channel in ["a", "b", "c", "b"] {
@@ -313,12 +313,12 @@ fn a_pattern_that_matches_too_much_is_told_once() {
 }
 
 #[test]
-fn a_pattern_resumes_and_misses_nothing_meanwhile() {
+fn resumed_pattern_misses_nothing() {
     let mut stage = Stage::new();
     for data in ["1", "2", "3"] {
         stage.publish("a/1", data);
     }
-    let conn = stage.hub.connect(Form::Session);
+    let conn = stage.hub.connect(Encoding::Session);
     stage.hub.subscribe_pattern(conn, &pattern("a/+"), Policy::Every, 0).unwrap();
     // While the pages of the pattern are read, a resumed channel and a new channel each receive a publication.
     stage.publish("a/1", "4");
@@ -334,23 +334,23 @@ fn a_pattern_resumes_and_misses_nothing_meanwhile() {
 }
 
 #[test]
-fn a_pattern_hears_channels_that_others_have_opened() {
+fn pattern_includes_channels_opened_by_other_readers() {
     let mut stage = Stage::new();
-    let listener = stage.hub.connect(Form::Session);
+    let listener = stage.hub.connect(Encoding::Session);
     stage.hub.subscribe_pattern(listener, &pattern("#"), Policy::Every, 0).unwrap();
     stage.hub.attach_open_channels(listener, &pattern("#"));
-    stage.reader(Form::Ndjson, "a");
+    stage.reader(Encoding::Ndjson, "a");
     stage.publish("a", "x");
     stage.flush();
     assert_eq!(stage.tape.take(listener).concat(), push("a", 1, "x"));
 }
 
 #[test]
-fn every_event_of_several_channels_lists_all_positions() {
+fn multi_channel_event_lists_all_positions() {
     let mut stage = Stage::new();
     stage.publish("a", "old");
     stage.publish("b", "old");
-    let conn = stage.hub.connect(Form::SseMany);
+    let conn = stage.hub.connect(Encoding::SseMany);
     stage.hub.watch(&name("a"));
     stage.hub.watch(&name("b"));
     let pages = [(name("a"), stage.page("a", at(0))), (name("b"), stage.page("b", at(0)))];
@@ -363,11 +363,11 @@ fn every_event_of_several_channels_lists_all_positions() {
 /// A reader that is cut between two gaps resumes with the last list of positions. A gap that was not reported yet must
 /// still lie after its position in that list.
 #[test]
-fn no_event_lists_the_end_of_a_gap_that_is_not_told_yet() {
+fn event_lists_no_unreported_gap_end() {
     let mut stage = Stage::new();
     stage.publish("a", "new");
     stage.publish("b", "new");
-    let conn = stage.hub.connect(Form::SseMany);
+    let conn = stage.hub.connect(Encoding::SseMany);
     stage.hub.watch(&name("a"));
     stage.hub.watch(&name("b"));
     let lost = Since::Position(Position { epoch: Epoch(9), offset: 7 });
@@ -386,7 +386,7 @@ fn no_event_lists_the_end_of_a_gap_that_is_not_told_yet() {
 }
 
 #[test]
-fn everyone_who_waits_is_woken_once() {
+fn each_waiter_is_woken_once() {
     let mut stage = Stage::new();
     for id in [1, 2] {
         stage.hub.wait(WaiterId::Task(id), &[name("a"), name("b"), name("a")]);
@@ -399,12 +399,12 @@ fn everyone_who_waits_is_woken_once() {
 }
 
 #[test]
-fn silence_is_broken_by_heartbeats_and_ended_after_a_ping() {
+fn idle_connection_gets_heartbeats_then_ping_then_close() {
     let mut stage = Stage::with(Config { heartbeat_s: 25, grace_s: 10, ..Config::default() });
-    let dead = stage.reader(Form::Session, "a");
-    let alive = stage.reader(Form::Bare, "a");
-    let slow = stage.reader(Form::Bare, "a");
-    let sse = stage.reader(Form::Sse, "a");
+    let dead = stage.reader(Encoding::Session, "a");
+    let alive = stage.reader(Encoding::Bare, "a");
+    let slow = stage.reader(Encoding::Bare, "a");
+    let sse = stage.reader(Encoding::Sse, "a");
     stage.tape.room.insert(slow, 1);
     stage.publish("a", "x");
     stage.flush();
@@ -440,9 +440,9 @@ fn silence_is_broken_by_heartbeats_and_ended_after_a_ping() {
 }
 
 #[test]
-fn who_answers_is_pinged_every_heartbeat_even_if_an_answer_may_take_longer() {
+fn responsive_client_is_pinged_every_heartbeat() {
     let mut stage = Stage::with(Config { heartbeat_s: 2, grace_s: 10, ..Config::default() });
-    let (alive, dead) = (stage.reader(Form::Bare, "a"), stage.reader(Form::Bare, "a"));
+    let (alive, dead) = (stage.reader(Encoding::Bare, "a"), stage.reader(Encoding::Bare, "a"));
     for conn in [alive, dead] {
         stage.tape.take(conn);
     }
@@ -462,10 +462,10 @@ fn who_answers_is_pinged_every_heartbeat_even_if_an_answer_may_take_longer() {
 }
 
 #[test]
-fn who_takes_no_byte_holds_no_log_and_still_gets_everything() {
+fn stalled_reader_holds_no_log_and_misses_nothing() {
     let mut stage = Stage::new();
-    let stuck = stage.reader(Form::Ndjson, "a");
-    stage.reader(Form::Ndjson, "a");
+    let stuck = stage.reader(Encoding::Ndjson, "a");
+    stage.reader(Encoding::Ndjson, "a");
     stage.tape.room.insert(stuck, 0);
     let data = "x".repeat(1000);
     let mut most = 0;
@@ -487,9 +487,9 @@ fn who_takes_no_byte_holds_no_log_and_still_gets_everything() {
 }
 
 #[test]
-fn who_takes_no_byte_for_eight_heartbeats_is_dead() {
+fn stalled_reader_is_closed_after_eight_heartbeats() {
     let mut stage = Stage::with(Config { heartbeat_s: 10, grace_s: 5, ..Config::default() });
-    let stuck = stage.reader(Form::Session, "a");
+    let stuck = stage.reader(Encoding::Session, "a");
     stage.tape.room.insert(stuck, 0);
     stage.publish("a", "x");
     stage.flush();
@@ -501,10 +501,10 @@ fn who_takes_no_byte_for_eight_heartbeats_is_dead() {
 }
 
 #[test]
-fn a_drain_is_told_to_everyone_in_their_own_words() {
+fn drain_is_encoded_for_each_reader() {
     let mut stage = Stage::new();
-    let session = stage.reader(Form::Session, "a");
-    let sse = stage.reader(Form::Sse, "a");
+    let session = stage.reader(Encoding::Session, "a");
+    let sse = stage.reader(Encoding::Sse, "a");
     stage.hub.tell_drain(session, 100, Some("a-ticket"), &mut stage.tape);
     stage.hub.tell_drain(sse, 200, None, &mut stage.tape);
     let push = "{\"push\":\"drain\",\"after_ms\":100,\"resume\":\"a-ticket\"}";

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Output, Page, PageLimit, Wire};
 use millrace_protocol::{
-    ChannelName, Code, Epoch, Form, Kind, NewPublication, Pattern, Position, Publication, Since, session::Policy,
+    ChannelName, Code, Encoding, Epoch, Kind, NewPublication, Pattern, Position, Publication, Since, session::Policy,
 };
 
 pub const BOUNDS: Bounds = Bounds { count_max: 10_000, bytes_max: 1 << 30, age_max_ms: 1 << 40 };
@@ -80,8 +80,8 @@ impl Stage {
         attached.map(|()| start).map_err(|error| error.code)
     }
 
-    pub fn reader(&mut self, form: Form, channel: &str) -> ConnId {
-        let conn = self.hub.connect(form);
+    pub fn reader(&mut self, encoding: Encoding, channel: &str) -> ConnId {
+        let conn = self.hub.connect(encoding);
         self.attach(conn, channel, Since::Now).unwrap();
         conn
     }

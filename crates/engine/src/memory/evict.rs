@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_shrink_to_one_level() {
+    fn longest_histories_shrink_to_one_level() {
         assert_eq!(level(vec![10, 50, 100], 30), 70);
         assert_eq!(level(vec![10, 50, 100], 50), 50);
         assert_eq!(level(vec![10, 50, 100], 70), 40);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_until_it_is_enough() {
+    fn oldest_publications_are_evicted_until_enough() {
         let idle = [(1, 10), (2, 10), (5, 10)];
         assert_eq!((up_to(&idle, 1), up_to(&idle, 10), up_to(&idle, 11)), (Some(1), Some(1), Some(2)));
         assert_eq!((up_to(&idle, 99), up_to(&[], 1)), (Some(5), None));
@@ -317,7 +317,7 @@ mod tests {
 
     use millrace_protocol::{ChannelName, Code, Epoch, Holder, Kind, NewPublication, Position, Publication, Since};
 
-    use crate::{Answer, Config, Engine, Place};
+    use crate::{Answer, ChannelSlot, Config, Engine};
 
     /// Receiver that ignores publications; only the channels in `read` have a reader.
     #[derive(Default)]
@@ -359,20 +359,20 @@ mod tests {
         }
 
         fn append(&self, name: &str, bytes: usize) -> Result<u64, Code> {
-            self.append_at(&mut Place::default(), name, bytes)
+            self.append_at(&mut ChannelSlot::default(), name, bytes)
         }
 
         fn append_by(&self, holder: u32, name: &str, bytes: usize) -> Result<u64, Code> {
-            self.append_as(Holder::new(holder), &mut Place::default(), name, bytes)
+            self.append_as(Holder::new(holder), &mut ChannelSlot::default(), name, bytes)
         }
 
-        fn append_at(&self, place: &mut Place, name: &str, bytes: usize) -> Result<u64, Code> {
-            self.append_as(Holder::NONE, place, name, bytes)
+        fn append_at(&self, slot: &mut ChannelSlot, name: &str, bytes: usize) -> Result<u64, Code> {
+            self.append_as(Holder::NONE, slot, name, bytes)
         }
 
-        fn append_as(&self, holder: Holder, place: &mut Place, name: &str, bytes: usize) -> Result<u64, Code> {
+        fn append_as(&self, holder: Holder, slot: &mut ChannelSlot, name: &str, bytes: usize) -> Result<u64, Code> {
             let publication = NewPublication::new(Kind::Text, vec![b'x'; bytes]).held_by(holder);
-            let position = self.engine.append_to_any(place, &ChannelName::parse(name).unwrap(), publication);
+            let position = self.engine.append_to_any(slot, &ChannelName::parse(name).unwrap(), publication);
             position.map(|position| position.offset).map_err(|error| error.code)
         }
 
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_idle_channels_make_room_for_new_ones() {
+    fn longest_idle_channels_are_evicted_first() {
         let world = World::new(Config { channels_max: 16, ..Config::default() });
         for i in 0..16 {
             assert_eq!((0..=i).map(|_| world.append(&format!("old/{i}"), 10).unwrap()).last(), Some(i + 1));
@@ -416,40 +416,41 @@ mod tests {
     }
 
     #[test]
-    fn a_place_leads_to_its_channel_or_nowhere() {
+    fn slot_resolves_to_its_channel_or_nothing() {
         let world = World::new(Config::default());
         let name = |i: u64| format!("c/{i}");
-        let mut places = vec![Place::default(); 200];
-        for (i, place) in (0..).zip(&mut places) {
-            assert_eq!(world.append_at(place, &name(i), 10), Ok(1));
-            world.engine.expect(*place);
+        let mut slots = vec![ChannelSlot::default(); 200];
+        for (i, slot) in (0..).zip(&mut slots) {
+            assert_eq!(world.append_at(slot, &name(i), 10), Ok(1));
+            world.engine.expect(*slot);
         }
-        assert!(places.iter().all(|place| place.parts().is_some()));
-        // A place of another channel is ignored.
-        assert_eq!(world.append_at(&mut places[1].clone(), "c/0", 10), Ok(2));
+        assert!(slots.iter().all(|slot| slot.parts().is_some()));
+        // A slot of another channel is ignored.
+        assert_eq!(world.append_at(&mut slots[1].clone(), "c/0", 10), Ok(2));
         // Evicting every other channel moves the remaining ones, so all places are stale.
         world.pass(IDLE_MS);
         (0..200).step_by(2).for_each(|i| assert!(world.append(&name(i), 10).is_ok()));
         let unwritten = |channel: &Channel<()>| channel.history.top_time_ms() == 1_000_000;
         assert_eq!(world.engine.forget(unwritten), 100);
-        for (i, place) in (0..).zip(&mut places) {
-            world.engine.expect(*place);
+        for (i, slot) in (0..).zip(&mut slots) {
+            world.engine.expect(*slot);
             let top = world.engine.newest(&ChannelName::parse(&name(i)).unwrap());
             let Answer::Now(Some(Ok(newest))) = top else { panic!("memory answers at once") };
             for more in 1..=2 {
-                assert_eq!(world.append_at(place, &name(i), 10), Ok(newest.top.offset + more), "{i}");
+                assert_eq!(world.append_at(slot, &name(i), 10), Ok(newest.top.offset + more), "{i}");
             }
         }
         assert_eq!(world.channels(), 200);
     }
 
     #[test]
-    fn whoever_publishes_again_and_again_shares_the_name() {
+    fn repeated_publisher_shares_channel_name() {
         let world = World::new(Config::default());
         let mut names = ["a/b", "a/b", "a/c"].map(|name| ChannelName::parse(name).unwrap());
         for name in &mut names {
             let publication = NewPublication::new(Kind::Text, []);
-            let Answer::Now(Some(Ok(_))) = world.engine.append_at(&mut Place::default(), name, publication) else {
+            let Answer::Now(Some(Ok(_))) = world.engine.append_at(&mut ChannelSlot::default(), name, publication)
+            else {
                 panic!("memory answers at once");
             };
         }
@@ -459,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_names_take_no_more_than_all_may() {
+    fn million_names_stay_within_channel_limit() {
         let config = Config { history_bytes_max: 4 << 20, ..Config::default() };
         let world = World::new(config);
         let refused = (0..1_000_000).filter(|i| {
@@ -476,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_made_when_it_is_asked_for() {
+    fn make_room_frees_requested_bytes() {
         let world = World::new(Config::default());
         for i in 0..100 {
             world.append(&format!("c/{i}"), 1000).unwrap();
@@ -500,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn one_flooding_holder_leaves_room_for_all_others_at_once() {
+    fn flooding_holder_leaves_room_immediately() {
         let world = World::new(Config { channels_max: 9000, reserved: vec!["rooms".into()], ..Config::default() });
         assert_eq!(flood(&world, 1, "flood"), 8000);
         for holder in 2..102 {
@@ -517,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_below_an_equal_share_displaces_who_is_over_it() {
+    fn holder_below_share_displaces_holder_above() {
         let world = World::new(Config { channels_max: 900, ..Config::default() });
         world.readers.read.lock().unwrap().extend((0..10).map(|i| format!("flood/{i}")));
         assert_eq!(flood(&world, 1, "flood"), 800);
@@ -542,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_one_namespace_by_many_holders_leaves_the_others_room() {
+    fn namespace_flood_by_many_holders_leaves_room() {
         let world = World::new(Config { channels_max: 3300, reserved: vec!["rooms".into()], ..Config::default() });
         let refused = (1..4000).filter(|i| world.append_by(*i, &format!("x/{i}"), 10).is_err()).count();
         assert_eq!((world.channels(), refused), (3200, 799));
@@ -550,14 +551,17 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_taken_from_who_holds_most() {
+    fn largest_holder_loses_bytes_first() {
         let world = World::new(Config { history_bytes_max: 1 << 20, ..Config::default() });
         for i in 0..100 {
             assert_eq!(world.append_by(2, "honest/a", 100), Ok(i + 1));
         }
         world.pass(IDLE_MS);
         let append = |name: ChannelName, publication| {
-            world.engine.append_and_evict(&mut Place::default(), &name, publication).map(|position| position.offset)
+            world
+                .engine
+                .append_and_evict(&mut ChannelSlot::default(), &name, publication)
+                .map(|position| position.offset)
         };
         let bytes = || world.engine.bytes.load(Relaxed);
         let kept = |name: &str| {

@@ -20,13 +20,13 @@ use millrace_protocol::{
 };
 
 use crate::{
-    Answer, Config, Deliver, Engine, Newest, Place,
+    Answer, ChannelSlot, Config, Deliver, Engine, Newest,
     shares::{Namespace, Shares},
 };
 
 /// Number of locks over the channels. Many stripes keep lock contention between shards rare.
 const STRIPES: usize = 64;
-/// Bits of a [`Place`] for the index. The remaining bits hold the stripe.
+/// Bits of a [`ChannelSlot`] for the index. The remaining bits hold the stripe.
 const INDEX_BITS: u32 = 26;
 
 /// Memory of one channel without its history and name, in bytes; measured with a million channels on two shards.
@@ -165,11 +165,11 @@ impl<D: Deliver> MemoryEngine<D> {
 
     fn append_and_evict(
         &self,
-        place: &mut Place,
+        slot: &mut ChannelSlot,
         name: &ChannelName,
         publication: NewPublication,
     ) -> Result<Position, Error> {
-        let appended = self.append_to_any(place, name, publication);
+        let appended = self.append_to_any(slot, name, publication);
         if self.bytes.load(Ordering::Relaxed) > self.config.history_bytes_max {
             self.evict();
         }
@@ -178,11 +178,11 @@ impl<D: Deliver> MemoryEngine<D> {
 
     fn append_to_any(
         &self,
-        place: &mut Place,
+        slot: &mut ChannelSlot,
         name: &ChannelName,
         publication: NewPublication,
     ) -> Result<Position, Error> {
-        if let Some((stripe, index)) = place.parts()
+        if let Some((stripe, index)) = slot.parts()
             && let Some(channel) = lock(&self.stripes[stripe]).channels.get_mut(index)
             && channel.name == *name
         {
@@ -191,7 +191,7 @@ impl<D: Deliver> MemoryEngine<D> {
         let (number, hash) = self.stripe(name);
         let mut stripe = lock(&self.stripes[number]);
         if let Some(index) = stripe.find(hash, name) {
-            *place = Place::new(number, index);
+            *slot = ChannelSlot::new(number, index);
             return Ok(self.append_to(&mut stripe.channels[index as usize], publication));
         }
         let (holder, namespace) = (publication.holder, self.shares.namespace(name));
@@ -200,14 +200,14 @@ impl<D: Deliver> MemoryEngine<D> {
             if !self.forget_channels(holder, namespace) {
                 return Err(self.shares.too_many(holder, self.channels.load(Ordering::Relaxed)));
             }
-            return self.append_to_any(place, name, publication);
+            return self.append_to_any(slot, name, publication);
         }
         self.channels.fetch_add(1, Ordering::Relaxed);
         self.shares.take(holder, namespace);
         self.bytes.fetch_add(channel_bytes(name), Ordering::Relaxed);
         let channel =
             Channel { name: name.clone(), route: self.deliver.route(name), namespace, holder, history: self.empty() };
-        *place = Place::new(number, stripe.insert(channel, hash, &self.hasher));
+        *slot = ChannelSlot::new(number, stripe.insert(channel, hash, &self.hasher));
         let channel = stripe.channels.last_mut().expect("it has just been put there");
         Ok(self.append_to(channel, publication))
     }
@@ -219,19 +219,19 @@ impl<D: Deliver> MemoryEngine<D> {
 
 impl<D: Deliver> Engine for MemoryEngine<D> {
     fn append(&self, name: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
-        Answer::now(self.append_and_evict(&mut Place::default(), name, publication))
+        Answer::now(self.append_and_evict(&mut ChannelSlot::default(), name, publication))
     }
 
     fn append_at(
         &self,
-        place: &mut Place,
+        slot: &mut ChannelSlot,
         name: &mut ChannelName,
         publication: NewPublication,
     ) -> Answer<Result<Position, Error>> {
-        let known = *place;
-        let appended = self.append_and_evict(place, name, publication);
-        if *place != known
-            && let Some((stripe, index)) = place.parts()
+        let known = *slot;
+        let appended = self.append_and_evict(slot, name, publication);
+        if *slot != known
+            && let Some((stripe, index)) = slot.parts()
             && let Some(channel) = lock(&self.stripes[stripe]).channels.get(index)
             && channel.name == *name
         {
@@ -240,8 +240,8 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
         Answer::now(appended)
     }
 
-    fn expect(&self, place: Place) {
-        if let Some((stripe, index)) = place.parts()
+    fn expect(&self, slot: ChannelSlot) {
+        if let Some((stripe, index)) = slot.parts()
             && let Ok(stripe) = self.stripes[stripe].try_lock()
         {
             let first = stripe.channels.as_ptr();
@@ -341,8 +341,8 @@ impl<R> Stripe<R> {
     }
 }
 
-impl Place {
-    /// Returns an empty place if the numbers do not fit.
+impl ChannelSlot {
+    /// Returns an empty slot if the numbers do not fit.
     fn new(stripe: usize, index: u32) -> Self {
         const { assert!(STRIPES <= 1 << (32 - INDEX_BITS)) };
         let bits = (stripe as u32) << INDEX_BITS | (index + 1);

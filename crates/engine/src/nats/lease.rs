@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Nats,
+    connection::Nats,
     link::{RequestError, api_answer, code},
     streams::Info,
 };

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Nats,
+    connection::Nats,
     link::{RequestError, code},
     streams::{Known, Stream},
     subject,

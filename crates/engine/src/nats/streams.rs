@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_compared_by_their_numbers() {
+    fn versions_are_compared_numerically() {
         for old in ["2.8.4", "1.10.0", "2.8.99-beta.1"] {
             assert!(is_older(old, SERVER_MIN), "{old}");
         }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_with_bounds_have_streams_of_their_own() {
+    fn namespace_with_bounds_has_its_own_stream() {
         let namespaces = [("a.b".to_owned(), HistoryConfig::default())].into();
         let streams = Streams::new(&Config { namespaces, ..Config::default() });
         let of = |name: &str| streams.of(&ChannelName::parse(name).unwrap()).name.clone();

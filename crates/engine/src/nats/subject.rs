@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_lead_back_to_their_channel() {
+    fn subject_round_trips() {
         for name in ["a", "cars/1/telemetry", "v1.2/x:y", "./..", "A-Z_0.9:x", "live/log"] {
             let subject = format!("my.live.@.5f0c12ab.{}", of_channel(&channel(name)));
             assert_eq!(parse("my", &subject), Some((Epoch(0x5f0c_12ab), channel(name))), "{subject}");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_match_what_they_did() {
+    fn pattern_subjects_match_same_channels() {
         let subjects = |pattern| of_pattern(&Pattern::parse(pattern).unwrap());
         assert_eq!(subjects("cars/+/x.y"), ["cars.*.x=y"]);
         assert_eq!(subjects("cars/#"), ["cars", "cars.>"]);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn message_ids_are_one_line_and_differ() {
+    fn message_ids_are_distinct_and_without_newline() {
         let id = |name: &str, key| message_id(Epoch(1), &channel(name), key);
         assert_eq!(id("a", "x\r\ny/ü"), "00000001/a/x%0d%0ay%2f%c3%bc");
         assert_ne!(id("a/b", "c"), id("a", "b/c"));

@@ -23,7 +23,7 @@ pub enum UrlError {
     NoScheme,
     #[error("the scheme is neither nats nor tls; {SHAPE}")]
     Scheme,
-    #[error("a server is not understood; {SHAPE}")]
+    #[error("a server address cannot be parsed; {SHAPE}")]
     Server,
     #[error("a user, password or token is empty or badly escaped; {SHAPE}")]
     Credentials,
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_and_credentials_are_told_apart() {
+    fn servers_and_credentials_are_parsed() {
         let url = parse("nats://me:p%40ss@a:1,b").unwrap();
         let servers: Vec<_> = url.servers.iter().map(|server| (server.host(), server.port())).collect();
         assert_eq!(servers, [("a", 1), ("b", 4222)]);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_the_secret() {
+    fn url_error_names_reason_without_credentials() {
         for bad in [
             "nats:host",
             "http://h",

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn stored_record_round_trips() {
         let batch = batch();
         let bytes = batch.encode();
         assert!(bytes.len() <= HEAD_BYTES + 3 * PUBLICATION_BYTES + 2 + 255 + 4);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_bytes_are_refused() {
         let whole = batch().encode();
         // A cut after a whole publication looks like a shorter batch. NATS delivers only whole messages, so that is
         // safe.
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_for_what_lies_up_to_the_end() {
+    fn bounds_apply_to_publications_before_the_end() {
         let bounds = Bounds { count_max: 2, bytes_max: 100, age_max_ms: 10 };
         let end = End { offset: 10, bytes: 1000, time_ms: 50 };
         let before = |offset, bytes| End { offset, bytes, time_ms: 0 };

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_never_change() {
+    fn stored_key_names_are_stable() {
         let channel = ChannelName::parse("cars/1").unwrap();
         let keys = Keys::new("millrace");
         let tag = format!("{{{}}}", bucket(&channel));

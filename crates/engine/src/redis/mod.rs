@@ -357,7 +357,7 @@ impl Broker for Redis {
         self.renew(lease, &self.node).await
     }
 
-    async fn tell(&self, node: Option<&str>, message: &str) -> Result<(), BrokerError> {
+    async fn send(&self, node: Option<&str>, message: &str) -> Result<(), BrokerError> {
         let mut command = redis::cmd("PUBLISH");
         command.arg(self.keys.node(node)).arg(message);
         self.query(&command).await.map(drop).map_err(broker_error)
@@ -389,7 +389,7 @@ fn seed() -> u32 {
 }
 
 fn not_understood() -> BrokerError {
-    BrokerError::Refused(Error::new(Code::Internal, "the answer of Redis is not understood"))
+    BrokerError::Refused(Error::new(Code::Internal, "the response of Redis cannot be parsed"))
 }
 
 fn is_not_loaded(error: &RedisError) -> bool {

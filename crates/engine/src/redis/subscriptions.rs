@@ -81,7 +81,7 @@ impl Shared {
                 move |info: PushInfo| {
                     if let Some(shared) = shared.upgrade()
                         && is_alive.load(SeqCst)
-                        && !shared.hear(info)
+                        && !shared.on_push(info)
                         && is_alive.swap(false, SeqCst)
                     {
                         (shared.events)(Event::LinkLost);
@@ -126,7 +126,7 @@ impl Shared {
     }
 
     /// Handles a push message. Returns false if publications may have been missed.
-    fn hear(&self, PushInfo { kind, mut data }: PushInfo) -> bool {
+    fn on_push(&self, PushInfo { kind, mut data }: PushInfo) -> bool {
         match kind {
             PushKind::Disconnection => return false,
             PushKind::SUnsubscribe => {
@@ -141,7 +141,7 @@ impl Shared {
         };
         if self.own.iter().any(|own| own.as_bytes() == name) {
             if let Ok(text) = String::from_utf8(payload) {
-                (self.events)(Event::Told(text));
+                (self.events)(Event::Message(text));
             }
             return true;
         }

@@ -68,7 +68,7 @@ impl Url {
         };
         let database = path.next().map_or(Ok(0), |number| number.parse().map_err(|_| "a database is a number"))?;
         if path.next().is_some() || (database != 0 && kind == Kind::Cluster) {
-            return Err("there is more in the URL's path than Redis has");
+            return Err("the path of the URL has more parts than a database number");
         }
         Ok(Self { kind, hosts, user, password, database })
     }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_say_where_redis_is() {
+    fn redis_urls_are_parsed() {
         let url = parse("redis://h");
         assert_eq!((url.kind, url.hosts, url.database), (Kind::Single, vec![("h".into(), 6379)], 0));
         let url = parse("redis://me:p%40ss%2F@[::1]:7000/3");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_and_no_secret() {
+    fn url_error_names_reason_without_secret() {
         for bad in [
             "redis://",
             "redis://h:port",

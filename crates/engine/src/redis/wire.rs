@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn stored_record_round_trips() {
         let all = [
             new(None, Kind::Json, b"{}"),
             new(Some(""), Kind::Text, b""),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_bytes_are_refused() {
         let whole = encoded(&new(Some("key"), Kind::Json, b"{}"));
         for length in 0..whole.len() {
             assert!(entry(Bytes::copy_from_slice(&whole[..length])).is_none(), "{length} bytes");

@@ -75,9 +75,9 @@ pub(crate) trait Broker: Send + Sync + 'static {
     /// Renews the lease of this node for this duration by the broker's clock. Zero ends the lease.
     fn renew(&self, lease: Duration) -> impl Future<Output = Result<Lease, BrokerError>> + Send;
 
-    /// Sends a message to one node, or to all nodes (possibly also to this one). It arrives as [`Event::Told`], and
+    /// Sends a message to one node, or to all nodes (possibly also to this one). It arrives as [`Event::Message`], and
     /// may be lost.
-    fn tell(&self, node: Option<&str>, message: &str) -> impl Future<Output = Result<(), BrokerError>> + Send;
+    fn send(&self, node: Option<&str>, message: &str) -> impl Future<Output = Result<(), BrokerError>> + Send;
 
     /// Returns the approximate number of channels with history.
     fn count(&self) -> impl Future<Output = Result<usize, BrokerError>> + Send;
@@ -115,8 +115,8 @@ pub(crate) enum Event {
     /// A publication. They arrive in order per channel while the connection is up. Missing publications are detected
     /// by their offsets.
     Published { channel: ChannelName, epoch: Epoch, publication: Publication },
-    /// A message sent with [`Broker::tell`].
-    Told(String),
+    /// A message sent with [`Broker::send`].
+    Message(String),
     /// The connection is lost. Publications may be missed until everything is subscribed again. Also reported once
     /// before the first [`Event::LinkBack`].
     LinkLost,

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_quickest_answer_counts_until_the_clock_is_set() {
+    fn clock_uses_answer_with_shortest_round_trip() {
         let ours = Arc::new(AtomicU64::new(1_000_000));
         let clock = Clock::new({
             let ours = ours.clone();

@@ -3,25 +3,30 @@
 //! differs.
 //!
 //! ```text
-//!   append ─► Appends: one batch per channel in flight, the same token until it is answered ─► Broker ─► ...
+//!   append ─► AppendQueues: one batch per channel in flight, the same token until it is answered ─► Broker ─► ...
 //!   page   ─► Mirror, if it covers that ─── else, once the channel is joined ────────────────► Broker
 //!   watch  ─► SubscriptionManager: subscribes, reads the top, joins; all again after a lost link ─────────► Broker
 //!   ... ─► Broker ─► Event ─► Mirror ─► Deliver
 //! ```
 
-mod appends;
+mod append;
+mod append_queues;
 mod broker;
 mod clock;
-mod keeper;
+mod lease;
 mod past;
 mod presence;
+mod retry;
+mod shared;
+mod subscribe;
+mod subscription_manager;
 mod tail;
 
 use std::{
     future::Future,
     sync::{
         Arc, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread::JoinHandle,
     time::Duration,
@@ -29,7 +34,7 @@ use std::{
 
 use millrace_delivery::{Page, PageLimit};
 use millrace_protocol::{
-    ChannelName, Code, Error, Holder, NewPublication, Pattern, Position, Since,
+    ChannelName, Error, NewPublication, Pattern, Position, Since,
     session::{Policy, Target},
 };
 use tokio::{
@@ -43,23 +48,16 @@ use crate::{Answer, Config, Deliver, Engine, Newest, OpenError, mirror::Mirror, 
 pub(crate) use broker::{Broker, BrokerError, Event, Events, Lease, Token};
 pub(crate) use clock::Clock;
 pub(crate) use past::Past;
+pub(crate) use retry::Pauses;
 pub(crate) use tail::{TAIL_BYTES, decode_tail, encode_tail, take_text};
 
-use appends::Appends;
-use keeper::SubscriptionManager;
+use append_queues::AppendQueues;
+use lease::{NO_ANSWER, RENEW};
 use presence::Presence;
+use retry::{RequestCounts, later, retry};
+use shared::{Local, Shared};
+use subscription_manager::SubscriptionManager;
 
-/// Duration of a node's lease, and interval between its renewals.
-const LEASE: Duration = Duration::from_secs(5);
-const RENEW: Duration = Duration::from_secs(1);
-/// Interval between two counts of the channels.
-const COUNT: Duration = Duration::from_secs(5);
-/// Number of failed lease renewals between two log lines about an engine that does not answer.
-const REPORT_EVERY: usize = 10;
-const NO_ANSWER: &str = "no answer";
-/// Minimum interval at which the channel counts of holders are halved. The interval is `history.age_max`, if that is
-/// longer.
-const FADE_MIN: Duration = Duration::from_secs(60);
 /// Maximum time that [`Engine::close`] waits.
 const CLOSE: Duration = Duration::from_secs(10);
 
@@ -69,45 +67,6 @@ pub(crate) struct Remote<B: Broker, D: Deliver> {
     runtime: Handle,
     stop: watch::Sender<bool>,
     thread: std::sync::Mutex<Option<JoinHandle<()>>>,
-}
-
-/// State shared by the tasks of an engine.
-struct Shared<B: Broker, D: Deliver> {
-    broker: B,
-    /// URL for logs, without user and password.
-    url: String,
-    node: String,
-    config: Config,
-    local: Arc<Local<D>>,
-    appends: Appends,
-    /// Approximate number of channels with history. `created` counts those that this node has created since its start.
-    count: AtomicUsize,
-    /// Attempts to reach the broker since its last answer; 0 while it answers.
-    attempts: AtomicUsize,
-    created: AtomicUsize,
-    /// Number of channels that each holder has created on this node. The counts are halved regularly if the broker
-    /// expires channels.
-    shares: Shares,
-    /// True if the last attempt to renew the lease succeeded.
-    is_leased: AtomicBool,
-    counts: Counts,
-}
-
-/// Counters, see [`Engine::counters`].
-#[derive(Default)]
-struct Counts {
-    requests: AtomicU64,
-    retries: AtomicU64,
-    failures: AtomicU64,
-}
-
-/// State that events change. It exists before the broker does.
-struct Local<D: Deliver> {
-    deliver: Arc<D>,
-    mirror: Mirror<D>,
-    keeper: SubscriptionManager,
-    presence: Presence,
-    clock: Clock,
 }
 
 impl<B: Broker, D: Deliver> Remote<B, D> {
@@ -134,12 +93,12 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
             presence: Presence::default(),
             clock: Clock::new(clock),
         });
-        let hearing = local.clone();
+        let shared_events = local.clone();
         let guard = handle.enter();
-        let broker = connect(&node, Arc::new(move |event| hearing.hear(event)))?;
+        let broker = connect(&node, Arc::new(move |event| shared_events.on_event(event)))?;
         drop(guard);
         let shared = Arc::new(Shared {
-            appends: Appends::new(config.wait),
+            appends: AppendQueues::new(config.wait),
             shares: Shares::new(&config, config.channels_max),
             created: AtomicUsize::new(0),
             broker,
@@ -150,7 +109,7 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
             count: AtomicUsize::new(0),
             attempts: AtomicUsize::new(0),
             is_leased: AtomicBool::new(false),
-            counts: Counts::default(),
+            counts: RequestCounts::default(),
         });
         let (stop, mut stopped) = watch::channel(false);
         let thread = std::thread::Builder::new().name("engine".into());
@@ -186,7 +145,7 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
             Err(BrokerError::Unavailable(why)) => self.shared.report_absence(&why),
         }
         self.runtime.spawn(self.shared.clone().keep_lease());
-        self.runtime.spawn(keeper::run(self.shared.clone()));
+        self.runtime.spawn(subscribe::run(self.shared.clone()));
         Ok(())
     }
 
@@ -218,117 +177,6 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
 
     fn is_link_up(&self) -> bool {
         self.shared.local.keeper.is_link_up()
-    }
-}
-
-impl<B: Broker, D: Deliver> Shared<B, D> {
-    async fn renew(&self) -> Result<Lease, BrokerError> {
-        let asked = std::time::Instant::now();
-        let lease = self.broker.renew(LEASE).await;
-        self.is_leased.store(lease.is_ok(), Relaxed);
-        if let Ok(lease) = &lease {
-            self.local.clock.set(lease.now_ms, asked.elapsed());
-        }
-        lease
-    }
-
-    async fn keep_lease(self: Arc<Self>) {
-        let mut counted = None::<Instant>;
-        let (fade, mut faded) = (self.config.history.age_max.max(FADE_MIN), Instant::now());
-        loop {
-            let renewed = timeout(LEASE, self.renew()).await;
-            match renewed {
-                Ok(Ok(_)) => {
-                    self.report_answer();
-                    if counted.is_none_or(|at| at.elapsed() >= COUNT) {
-                        let created = self.created.load(Relaxed);
-                        if let Ok(count) = self.broker.count().await {
-                            // The answer may lack channels that this node created during the request. It may also
-                            // include channels that this node has not counted yet, because their answers are in
-                            // flight.
-                            let during = self.created.load(Relaxed) - created;
-                            let least = count.saturating_sub(self.appends.flying());
-                            let estimate = self.count.load(Relaxed);
-                            let change = estimate.clamp(least, count + during).wrapping_sub(estimate);
-                            self.count.fetch_add(change, Relaxed);
-                            counted = Some(Instant::now());
-                        }
-                    }
-                }
-                failed => {
-                    self.is_leased.store(false, Relaxed);
-                    if (self.attempts.fetch_add(1, Relaxed) + 1).is_multiple_of(REPORT_EVERY) {
-                        let why = match failed {
-                            Ok(Err(BrokerError::Unavailable(why))) => why,
-                            Ok(Err(BrokerError::Refused(error))) => error.detail,
-                            _ => NO_ANSWER.into(),
-                        };
-                        self.report_absence(&why);
-                    }
-                }
-            }
-            if B::FORGETS && faded.elapsed() >= fade {
-                self.shares.fade();
-                faded = Instant::now();
-            }
-            tokio::time::sleep(RENEW).await;
-        }
-    }
-
-    fn report_absence(&self, why: &str) {
-        let (engine, attempt) = (&self.url, self.attempts.load(Relaxed));
-        let wait = humantime::format_duration(self.config.wait);
-        tracing::warn!(
-            %engine, attempt, why,
-            "the engine does not respond; retrying every second. Until it responds, publishing and history are refused with 503 \
-             after {wait}, and subscribers receive nothing new"
-        );
-    }
-
-    fn report_answer(&self) {
-        let attempts = self.attempts.swap(0, Relaxed);
-        if attempts > 1 {
-            tracing::info!(engine = %self.url, attempts, "the engine responds again");
-        }
-    }
-
-    /// Returns the approximate number of channels with history.
-    fn used(&self) -> usize {
-        self.count.load(Relaxed)
-    }
-
-    fn may_create(&self, holder: Holder, channel: &ChannelName) -> bool {
-        self.shares.may_create(holder, self.shares.namespace(channel), self.used())
-    }
-
-    /// Counts a channel that this node has created.
-    fn created(&self, holder: Holder, channel: &ChannelName) {
-        self.created.fetch_add(1, Relaxed);
-        self.count.fetch_add(1, Relaxed);
-        self.shares.take(holder, self.shares.namespace(channel));
-    }
-
-    fn bounds(&self, channel: &ChannelName) -> millrace_delivery::Bounds {
-        self.config.bounds(channel.namespace())
-    }
-}
-
-impl<D: Deliver> Local<D> {
-    fn hear(&self, event: Event) {
-        match event {
-            Event::Published { channel, epoch, publication } => {
-                let is_matched = self.keeper.matches(&channel);
-                if self.mirror.hear(&channel, epoch, publication, self.clock.now_ms(), is_matched) {
-                    self.keeper.overtaken.notify_one();
-                }
-            }
-            Event::Told(message) => self.presence.hear(&message),
-            Event::LinkLost => {
-                self.keeper.link(false);
-                self.mirror.part();
-            }
-            Event::LinkBack => self.keeper.link(true),
-        }
     }
 }
 
@@ -431,7 +279,7 @@ impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
     }
 
     fn counters(&self) -> Vec<(&'static str, &'static str, u64)> {
-        let Counts { requests, retries, failures } = &self.shared.counts;
+        let RequestCounts { requests, retries, failures } = &self.shared.counts;
         let repairs = &self.shared.local.keeper.repairs;
         vec![
             (
@@ -475,52 +323,4 @@ impl<B: Broker, D: Deliver> Drop for Remote<B, D> {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Pauses between attempts. They double from 20-40 ms to 1-2 s, with random jitter.
-pub(crate) struct Pauses(u32);
-
-impl Pauses {
-    pub fn new() -> Self {
-        Self(0)
-    }
-
-    pub async fn pause(&mut self) {
-        let longest_ms = 40u64 << self.0.min(6);
-        self.0 += 1;
-        let chance = u64::from(getrandom::u32().unwrap_or_default());
-        tokio::time::sleep(Duration::from_millis(longest_ms / 2 + chance % (longest_ms / 2))).await;
-    }
-}
-
-/// Repeats a request until the broker answers or the time is over.
-async fn retry<T, F>(counts: &Counts, until: Instant, ask: impl Fn() -> F) -> Result<T, Error>
-where
-    F: Future<Output = Result<T, BrokerError>>,
-{
-    let mut pauses = Pauses::new();
-    counts.requests.fetch_add(1, Relaxed);
-    let attempts = async {
-        loop {
-            match ask().await {
-                Err(BrokerError::Unavailable(why)) => tracing::debug!(why, "retrying an engine request"),
-                Err(BrokerError::Refused(error)) => return Err(error),
-                Ok(value) => return Ok(value),
-            }
-            pauses.pause().await;
-            counts.retries.fetch_add(1, Relaxed);
-        }
-    };
-    timeout_at(until, attempts).await.unwrap_or_else(|_| {
-        counts.failures.fetch_add(1, Relaxed);
-        Err(unavailable())
-    })
-}
-
-fn unavailable() -> Error {
-    Error::new(Code::Unavailable, "the engine does not answer; try again")
-}
-
-fn later<T: Send + 'static>(receiver: oneshot::Receiver<Result<T, Error>>) -> Answer<Result<T, Error>> {
-    Answer::Later(Box::pin(async move { receiver.await.unwrap_or_else(|_| Err(unavailable())) }))
 }

@@ -13,7 +13,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Broker, BrokerError, Deliver, Shared};
+use super::broker::{Broker, BrokerError};
 
 /// Timeout for the answers of other nodes.
 const ANSWERS: Duration = Duration::from_millis(300);
@@ -37,20 +37,15 @@ pub(super) struct Presence {
 }
 
 /// A question of another node.
-pub(super) struct Question {
-    pub number: u64,
-    pub node: String,
-    pub channel: ChannelName,
+struct Question {
+    number: u64,
+    node: String,
+    channel: ChannelName,
 }
 
 impl Presence {
-    /// Sends later questions to this queue.
-    pub fn answer_with(&self, sender: Sender<Question>) {
-        *lock(&self.questions) = Some(sender);
-    }
-
     /// Handles a message from another node or from this one. Ignores malformed messages.
-    pub fn hear(&self, message: &str) {
+    pub fn on_message(&self, message: &str) {
         let mut words = message.splitn(4, ' ');
         let (Some(verb), Some(number), Some(node), Some(rest)) =
             (words.next(), words.next(), words.next(), words.next())
@@ -73,40 +68,42 @@ impl Presence {
             _ => {}
         }
     }
-}
 
-impl<B: Broker, D: Deliver> Shared<B, D> {
-    /// Answers the questions of other nodes. Never returns.
-    pub async fn answer_questions(&self) {
+    /// Answers the questions of other nodes. `readers` returns the number of readers on this node. Never returns.
+    pub async fn answer_questions(&self, broker: &impl Broker, node: &str, readers: impl Fn(&ChannelName) -> u32) {
         let (sender, mut questions) = bounded(QUESTIONS_MAX);
-        self.local.presence.answer_with(sender);
-        while let Some(Question { number, node, channel }) = questions.recv().await {
-            if node != self.node {
-                let count = self.local.deliver.readers(&channel);
-                let _ = self.broker.tell(Some(&node), &format!("say {number} {} {count}", self.node)).await;
+        *lock(&self.questions) = Some(sender);
+        while let Some(Question { number, node: asker, channel }) = questions.recv().await {
+            if asker != node {
+                let count = readers(&channel);
+                let _ = broker.send(Some(&asker), &format!("say {number} {node} {count}")).await;
             }
         }
     }
 
-    /// Asks all nodes, and waits for the answers of those that have a lease.
-    pub async fn presence(&self, channel: &ChannelName) -> Result<u32, BrokerError> {
-        let presence = &self.local.presence;
-        let number = presence.next.fetch_add(1, Relaxed);
-        let (sender, mut answers) = unbounded_channel();
-        lock(&presence.asked).insert(number, sender);
-        let _forget = Forget(presence, number);
-        let mut missing: HashSet<String> = self.renew().await?.nodes.into_iter().collect();
-        missing.remove(&self.node);
-        let mut count = self.local.deliver.readers(channel);
-        if missing.is_empty() {
-            return Ok(count);
+    /// Asks all nodes for their readers of a channel, and returns the sum of their answers. Waits for `nodes`, the
+    /// other nodes that have a lease, for at most [`ANSWERS`].
+    pub async fn readers_of(
+        &self,
+        broker: &impl Broker,
+        node: &str,
+        mut nodes: HashSet<String>,
+        channel: &ChannelName,
+    ) -> Result<u32, BrokerError> {
+        if nodes.is_empty() {
+            return Ok(0);
         }
-        self.broker.tell(None, &format!("ask {number} {} {channel}", self.node)).await?;
+        let number = self.next.fetch_add(1, Relaxed);
+        let (sender, mut answers) = unbounded_channel();
+        lock(&self.asked).insert(number, sender);
+        let _forget = Forget(self, number);
+        broker.send(None, &format!("ask {number} {node} {channel}")).await?;
+        let mut count = 0u32;
         let all = async {
-            while !missing.is_empty()
+            while !nodes.is_empty()
                 && let Some((node, readers)) = answers.recv().await
             {
-                if missing.remove(&node) {
+                if nodes.remove(&node) {
                     count = count.saturating_add(readers);
                 }
             }

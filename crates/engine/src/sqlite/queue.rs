@@ -54,10 +54,13 @@ impl Queue {
         let bytes = submitted.publication.cost_bytes();
         let mut waiting = self.lock();
         if waiting.closed {
-            return Err(Error::new(Code::Unavailable, "this server ends; another one will answer"));
+            return Err(Error::new(
+                Code::Unavailable,
+                "this server is shutting down; connect again to reach another server",
+            ));
         }
         if waiting.submitted.len() >= WAITING_MAX || waiting.bytes + bytes > WAITING_BYTES_MAX.max(bytes) {
-            return Err(Error::new(Code::Congested, "publications come faster than the disk takes them; try again"));
+            return Err(Error::new(Code::Congested, "publications arrive faster than the disk stores them; try again"));
         }
         waiting.bytes += bytes;
         waiting.submitted.push_back(submitted);

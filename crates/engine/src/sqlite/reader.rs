@@ -66,7 +66,7 @@ impl Readers {
         let job = Box::new(move |db: &mut Connection| drop(answer.send(work(db))));
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.as_ref().is_none_or(|jobs| jobs.try_send(job).is_err()) {
-            let detail = "more readers ask for the past than the disk can answer; try again";
+            let detail = "too many requests for history are queued; try again";
             return Answer::now(Err(Error::new(Code::Unavailable, detail)));
         }
         Answer::Later(Box::pin(async move {
@@ -77,9 +77,12 @@ impl Readers {
                     if SAID.is_due() {
                         tracing::error!(%error, "cannot read history from the file");
                     }
-                    Err(Error::new(Code::Unavailable, "the past cannot be read from the disk"))
+                    Err(Error::new(Code::Unavailable, "history cannot be read from the disk"))
                 }
-                Err(_) => Err(Error::new(Code::Unavailable, "this server ends; another one will answer")),
+                Err(_) => Err(Error::new(
+                    Code::Unavailable,
+                    "this server is shutting down; connect again to reach another server",
+                )),
             }
         }))
     }

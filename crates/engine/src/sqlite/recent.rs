@@ -60,7 +60,7 @@ impl<D: Deliver> RecentHistory<D> {
     }
 
     /// Delivers a committed publication and stores it.
-    pub fn hear(&self, name: &ChannelName, epoch: Epoch, publication: &Publication, bounds: Bounds, now_ms: u64) {
+    pub fn receive(&self, name: &ChannelName, epoch: Epoch, publication: &Publication, bounds: Bounds, now_ms: u64) {
         let mut stripe = self.stripe(name);
         if !stripe.contains_key(name) {
             let before = Position { epoch, offset: publication.offset - 1 };

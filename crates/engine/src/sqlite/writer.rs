@@ -180,7 +180,7 @@ impl<D: Deliver> Writer<D> {
         self.report_writability(None);
         for (Submitted { channel, .. }, outcome) in batch.iter().zip(&outcomes) {
             if let Outcome::New(epoch, publication, bounds) = outcome {
-                self.shared.tails.hear(channel, *epoch, publication, *bounds, now_ms);
+                self.shared.tails.receive(channel, *epoch, publication, *bounds, now_ms);
             }
         }
         self.forget_in_memory();

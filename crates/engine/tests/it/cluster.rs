@@ -60,7 +60,7 @@ impl World {
 }
 
 #[test]
-fn publications_cross_nodes_in_order() {
+fn publications_reach_other_nodes_in_order() {
     for url in [redis(), redis_cluster(), nats()].into_iter().flatten() {
         let nodes: [World; 3] = nodes(&url, &config());
         nodes.iter().for_each(|node| node.watch("a"));
@@ -87,7 +87,7 @@ fn publications_cross_nodes_in_order() {
 }
 
 #[test]
-fn only_nodes_that_read_a_channel_are_told() {
+fn only_reading_nodes_receive_a_channel() {
     for url in [redis(), nats()].into_iter().flatten() {
         let [reads, other]: [World; 2] = nodes(&url, &config());
         reads.watch("a");
@@ -100,7 +100,7 @@ fn only_nodes_that_read_a_channel_are_told() {
 }
 
 #[test]
-fn what_a_cut_connection_missed_is_told() {
+fn missed_publications_are_reported_after_reconnect() {
     let Some((server, url)) = own_redis() else { return };
     let [reads, writes]: [World; 2] = nodes(&url, &config());
     reads.watch("a");
@@ -128,7 +128,7 @@ fn what_a_cut_connection_missed_is_told() {
 }
 
 #[test]
-fn a_pause_delays_and_loses_nothing() {
+fn broker_pause_loses_nothing() {
     let Some((server, url)) = own_redis() else { return };
     stands_still(&server, &url, Duration::from_secs(2));
 }
@@ -153,7 +153,7 @@ pub fn stands_still(server: &Server, url: &str, pause: Duration) {
 }
 
 #[test]
-fn publications_fail_in_time_while_there_is_no_engine_and_reads_go_on() {
+fn appends_time_out_and_reads_continue_without_broker() {
     let Some((server, url)) = own_redis() else { return };
     let config = Config { wait: Duration::from_millis(500), ..config() };
     let [node]: [World; 1] = nodes(&url, &config);
@@ -181,7 +181,7 @@ fn publications_fail_in_time_while_there_is_no_engine_and_reads_go_on() {
 }
 
 #[test]
-fn an_emptied_engine_begins_anew_at_once() {
+fn emptied_broker_starts_new_epoch() {
     let Some((server, url)) = own_redis() else { return };
     let [node]: [World; 1] = nodes(&url, &config());
     node.watch("a");
@@ -196,7 +196,7 @@ fn an_emptied_engine_begins_anew_at_once() {
 /// After a restart with an older snapshot, offsets are assigned again, but never in the same epoch. A reader that has
 /// read no more than the snapshot holds resumes. A reader that has read more receives a gap, and no publication twice.
 #[test]
-fn a_restart_with_old_data_is_another_epoch() {
+fn broker_restart_with_old_data_changes_epoch() {
     if !has("redis-server") {
         return;
     }
@@ -230,7 +230,7 @@ fn a_restart_with_old_data_is_another_epoch() {
 }
 
 #[test]
-fn a_redis_without_memory_says_so() {
+fn redis_out_of_memory_is_reported() {
     let Some((server, url)) = own_redis() else { return };
     let [node] = nodes(&url, &config());
     node.publish("a");
@@ -244,7 +244,7 @@ fn a_redis_without_memory_says_so() {
 }
 
 #[test]
-fn presence_counts_nodes_that_live() {
+fn presence_counts_live_nodes() {
     for url in [redis(), redis_cluster(), nats()].into_iter().flatten() {
         let [one, two, three]: [World; 3] = nodes(&url, &config());
         let count = |node: &World| wait(node.engine.presence(&channel("seven/7"))).unwrap();
@@ -321,7 +321,7 @@ fn copy(mut from: TcpStream, mut into: TcpStream, may_pass: impl Fn(&[u8]) -> bo
 }
 
 #[test]
-fn an_answer_that_is_lost_publishes_nothing_twice() {
+fn lost_answer_causes_no_duplicate() {
     let Some((server, _)) = own_redis() else { return };
     let cutter = Cutter::start(server.port, "_append");
     let config = config();
@@ -339,7 +339,7 @@ fn an_answer_that_is_lost_publishes_nothing_twice() {
 
 /// Redis closes connections that do not read the published messages.
 #[test]
-fn a_node_that_is_too_slow_is_cut_off_and_catches_up() {
+fn slow_node_is_disconnected_and_catches_up() {
     let Some((server, url)) = own_redis() else { return };
     ask(server.port, &["CONFIG", "SET", "client-output-buffer-limit", "pubsub 200kb 200kb 0"]);
     let [slow, quick]: [World; 2] = nodes(&url, &config());
@@ -367,7 +367,7 @@ fn a_node_that_is_too_slow_is_cut_off_and_catches_up() {
 }
 
 #[test]
-fn a_slot_moves_to_another_server_under_load() {
+fn cluster_slot_migrates_under_load() {
     if !has("redis-server") {
         return;
     }
@@ -422,7 +422,7 @@ fn a_slot_moves_to_another_server_under_load() {
 }
 
 #[test]
-fn a_server_that_refuses_is_an_error_at_once_and_shows_no_password() {
+fn refusing_server_fails_at_once_without_password() {
     if !has("redis-server") {
         return;
     }

@@ -18,7 +18,7 @@ use crate::{
 const SURELY: Duration = Duration::from_millis(200);
 
 #[test]
-fn positions_rise_by_one_and_are_delivered_in_order() {
+fn positions_increase_by_one_and_arrive_in_order() {
     on_every_engine(Config::default(), |world| {
         world.watch("a/b");
         let positions: Vec<_> = (0..5).map(|i| world.append("a/b", text(&i.to_string()))).collect();
@@ -30,7 +30,7 @@ fn positions_rise_by_one_and_are_delivered_in_order() {
 }
 
 #[test]
-fn many_threads_publish_and_order_holds() {
+fn concurrent_publishers_keep_channel_order() {
     on_every_engine(Config::default(), |world| {
         world.watch("busy");
         std::thread::scope(|scope| {
@@ -44,7 +44,7 @@ fn many_threads_publish_and_order_holds() {
 }
 
 #[test]
-fn history_reads_after_any_position() {
+fn history_starts_after_any_position() {
     on_every_engine(Config::default(), |world| {
         assert_eq!(world.read("a", Since::Earliest), (None, vec![]));
         let positions: Vec<_> = (0..4).map(|_| world.append("a", text("x"))).collect();
@@ -57,7 +57,7 @@ fn history_reads_after_any_position() {
 }
 
 #[test]
-fn bounds_trim_and_the_gap_says_what() {
+fn trimmed_publications_are_reported_as_gap() {
     let small = HistoryConfig { count_max: 3, bytes_max: 1000, ..HistoryConfig::default() };
     let config = Config { namespaces: [("small".to_owned(), small)].into(), ..Config::default() };
     on_every_engine(config, |world| {
@@ -75,7 +75,7 @@ fn bounds_trim_and_the_gap_says_what() {
 }
 
 #[test]
-fn what_is_too_old_is_forgotten_and_positions_go_on() {
+fn expired_history_keeps_positions() {
     let age_max = Duration::from_millis(400);
     let short = HistoryConfig { age_max, ..HistoryConfig::default() };
     on_every_engine(Config { history: short, ..Config::default() }, |world| {
@@ -92,7 +92,7 @@ fn what_is_too_old_is_forgotten_and_positions_go_on() {
 
 /// The total history of all channels is limited to a small multiple of 10,000 bytes.
 #[test]
-fn the_longest_silent_are_forgotten_first() {
+fn longest_idle_channels_are_removed_first() {
     on_engines_that_bound_all(Config { history_bytes_max: 50_000, ..Config::default() }, |world| {
         let large = || text(&"x".repeat(10_000));
         let first = world.append("old", large());
@@ -113,7 +113,7 @@ fn the_longest_silent_are_forgotten_first() {
 }
 
 #[test]
-fn without_idle_channels_the_longest_lose_their_oldest() {
+fn without_idle_channels_longest_histories_are_trimmed() {
     on_engines_that_bound_all(Config { history_bytes_max: 50_000, ..Config::default() }, |world| {
         let first = world.append("short", text(&"x".repeat(1000)));
         for _ in 0..100 {
@@ -130,7 +130,7 @@ fn without_idle_channels_the_longest_lose_their_oldest() {
 }
 
 #[test]
-fn many_threads_stay_within_the_bound_of_all_channels() {
+fn concurrent_publishers_stay_within_channel_limit() {
     on_engines_that_bound_all(Config { history_bytes_max: 100_000, ..Config::default() }, |world| {
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -148,14 +148,14 @@ fn many_threads_stay_within_the_bound_of_all_channels() {
 }
 
 #[test]
-fn presence_is_what_the_nodes_say() {
+fn presence_is_the_sum_of_nodes() {
     on_every_engine(Config::default(), |world| {
         assert_eq!(wait(world.engine.presence(&channel("seven/7"))), Ok(7));
     });
 }
 
 #[test]
-fn another_epoch_is_a_gap_and_never_silence() {
+fn other_epoch_is_reported_as_gap() {
     on_every_engine(Config::default(), |world| {
         let here = world.append("a", text("x"));
         let elsewhere = Position { epoch: Epoch(here.epoch.0 ^ 1), offset: 7 };
@@ -165,7 +165,7 @@ fn another_epoch_is_a_gap_and_never_silence() {
 }
 
 #[test]
-fn idempotency_keys_publish_once() {
+fn idempotency_key_publishes_once_per_engine() {
     on_every_engine(Config::default(), |world| {
         world.watch("a");
         let keyed = || NewPublication { idempotency_key: Some("once".into()), ..text("x") };
@@ -179,7 +179,7 @@ fn idempotency_keys_publish_once() {
 }
 
 #[test]
-fn time_never_falls_and_finds_its_place() {
+fn time_never_decreases_and_is_searchable() {
     on_engines_with_a_given_clock(Config::default(), |world| {
         world.append("a", text("1"));
         world.clock_ms.as_ref().unwrap().fetch_sub(500, Ordering::SeqCst);
@@ -194,7 +194,7 @@ fn time_never_falls_and_finds_its_place() {
 }
 
 #[test]
-fn channels_are_found_and_bounded() {
+fn channel_list_matches_pattern_within_limit() {
     on_every_engine(Config { channels_max: 4, ..Config::default() }, |world| {
         for name in ["cars/1/telemetry", "cars/2/telemetry", "cars/1/alarm", "x"] {
             world.append(name, text("x"));
@@ -217,7 +217,7 @@ fn channels_are_found_and_bounded() {
 }
 
 #[test]
-fn one_flooding_holder_leaves_room_for_others() {
+fn flooding_holder_leaves_room_for_others() {
     let config = Config { channels_max: 180, reserved: vec!["rooms".into()], ..Config::default() };
     on_every_engine(config, |world| {
         let append = |holder: u32, name: &str| {
@@ -237,7 +237,7 @@ fn one_flooding_holder_leaves_room_for_others() {
 }
 
 #[test]
-fn times_find_their_place_by_the_engine_s_own_clock() {
+fn times_are_searched_by_engine_clock() {
     on_every_engine(Config::default(), |world| {
         for i in 1..=40 {
             world.append("a", text(&i.to_string()));
@@ -255,7 +255,7 @@ fn times_find_their_place_by_the_engine_s_own_clock() {
 }
 
 #[test]
-fn payloads_of_any_kind_come_back_as_they_were() {
+fn payloads_of_every_kind_round_trip() {
     on_every_engine(Config::default(), |world| {
         let all = [
             NewPublication::new(Kind::Json, b"{\"a\": 1}"),
@@ -289,7 +289,7 @@ fn payloads_of_any_kind_come_back_as_they_were() {
 }
 
 #[test]
-fn what_expires_is_a_gap() {
+fn expired_publication_is_reported_as_gap() {
     on_every_engine(Config::default(), |world| {
         let first = world.append("a", text("1"));
         world.append("a", NewPublication { ttl_ms: Some(50), ..text("2") });
@@ -303,7 +303,7 @@ fn what_expires_is_a_gap() {
 }
 
 #[test]
-fn latest_gives_the_newest_per_key_however_long_the_log() {
+fn latest_returns_newest_per_key_of_long_log() {
     on_every_engine(Config::default(), |world| {
         let keyed = |key: &str| NewPublication { key: Some(key.into()), ..text("x") };
         let before = world.append("a", keyed("old"));
@@ -321,7 +321,7 @@ fn latest_gives_the_newest_per_key_however_long_the_log() {
 }
 
 #[test]
-fn patterns_hear_channels_that_are_born_later() {
+fn pattern_includes_channels_created_later() {
     on_every_engine(Config::default(), |world| {
         let pattern = Pattern::parse("cars/+/speed").unwrap();
         world.publish("cars/1/speed");

@@ -25,7 +25,7 @@ fn own_nats() -> Option<(Server, String, tempfile::TempDir)> {
 }
 
 /// Sends a request to NATS and waits for its answer.
-fn tell(port: u16, subject: &str, body: &str) {
+fn publish_raw(port: u16, subject: &str, body: &str) {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
     let length = body.len();
@@ -42,13 +42,13 @@ fn tell(port: u16, subject: &str, body: &str) {
 }
 
 #[test]
-fn a_pause_delays_and_loses_nothing() {
+fn broker_pause_loses_nothing() {
     let Some((server, url, _dir)) = own_nats() else { return };
     stands_still(&server, &url, Duration::from_secs(3));
 }
 
 #[test]
-fn a_server_that_is_killed_keeps_positions_and_one_that_lost_all_begins_anew() {
+fn killed_server_keeps_positions_unless_data_is_lost() {
     let Some((server, url, dir)) = own_nats() else { return };
     let config = Config { wait: Duration::from_millis(500), ..config() };
     let [node]: [World; 1] = nodes(&url, &config);
@@ -84,13 +84,13 @@ fn a_server_that_is_killed_keeps_positions_and_one_that_lost_all_begins_anew() {
 }
 
 #[test]
-fn a_stream_that_was_deleted_begins_anew_at_once() {
+fn deleted_stream_starts_new_epoch() {
     let Some((server, url, _dir)) = own_nats() else { return };
     let config = config();
     let [node]: [World; 1] = nodes(&url, &config);
     node.watch("a");
     let first = node.append("a", text("1"));
-    tell(server.port, &format!("$JS.API.STREAM.DELETE.{}", config.prefix), "");
+    publish_raw(server.port, &format!("$JS.API.STREAM.DELETE.{}", config.prefix), "");
     let again = node.append("a", text("2"));
     assert_eq!(again.offset, 1);
     assert_ne!(again.epoch, first.epoch);
@@ -98,7 +98,7 @@ fn a_stream_that_was_deleted_begins_anew_at_once() {
 }
 
 #[test]
-fn an_answer_that_is_lost_publishes_nothing_twice() {
+fn lost_answer_causes_no_duplicate() {
     let Some((server, url, _dir)) = own_nats() else { return };
     let cutter = Cutter::start(server.port, "Nats-Expected-Last-Subject");
     let config = config();
@@ -122,7 +122,7 @@ fn an_answer_that_is_lost_publishes_nothing_twice() {
 
 /// The history is longer than the nodes' memory, and publications of other channels lie in between.
 #[test]
-fn any_position_and_time_is_found_among_other_channels() {
+fn positions_and_times_are_found_among_other_channels() {
     let Some((_server, url, _dir)) = own_nats() else { return };
     let small = HistoryConfig { count_max: 30, ..HistoryConfig::default() };
     let config = Config { namespaces: [("small".to_owned(), small)].into(), ..config() };
@@ -161,7 +161,7 @@ fn any_position_and_time_is_found_among_other_channels() {
 }
 
 #[test]
-fn a_server_without_jetstream_is_an_error_that_says_what_to_do() {
+fn missing_jetstream_error_names_remedy() {
     if !has("nats-server") {
         return;
     }

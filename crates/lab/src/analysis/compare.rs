@@ -1,9 +1,9 @@
 //! Compares two recordings, A and B, point by point.
 //!
 //! The comparison is refused if the recordings differ in anything except what is compared. Only a few metrics decide
-//! ([`Metric::PRIMARY`]). A verdict needs two conditions: [`stats::compare`](crate::stats::compare) finds a
-//! difference outside the band, and the difference is still significant when all questions are tested together
-//! ([`max_t`]). A p99 must also differ by more than the lateness of the generator.
+//! ([`Metric::PRIMARY`]). A verdict needs two conditions: [`stats::compare`] finds a difference outside the band, and
+//! the difference is still significant when all questions are tested together ([`max_t`]). A p99 must also differ by
+//! more than the lateness of the generator.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -285,7 +285,7 @@ fn is_judged(verdict: Verdict) -> bool {
 
 fn conclude(outcome: &Outcome) -> (Overall, String) {
     let with = |verdict: Verdict| outcome.rows.iter().filter(move |row| row.verdict == verdict);
-    let told = |row: &Row| {
+    let reported = |row: &Row| {
         let change = row.comparison.ratio.map_or(String::new(), |ratio| {
             let percent = |ratio: f64| (ratio - 1.0) * 100.0;
             format!(" {:+.1} % [{:+.1} %, {:+.1} %]", percent(ratio.estimate), percent(ratio.low), percent(ratio.high))
@@ -295,7 +295,7 @@ fn conclude(outcome: &Outcome) -> (Overall, String) {
     let judged = outcome.rows.iter().filter(|row| is_judged(row.verdict)).count();
     let (worse, better) = (with(Verdict::Regressed).count(), with(Verdict::Improved).count());
     // Rows are sorted, so the first one has the largest effect.
-    let first = |verdict| with(verdict).next().map(told).unwrap_or_default();
+    let first = |verdict| with(verdict).next().map(reported).unwrap_or_default();
     match (worse, better) {
         (0, 0) if judged == 0 => (
             Overall::NoVerdict,

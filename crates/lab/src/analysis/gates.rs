@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Value of one run, and the limit of the gate for this run.
-struct Seen {
+struct Reading {
     value: f64,
     limit: f64,
 }
@@ -27,7 +27,7 @@ struct Measured {
     /// Factor from the measured unit to the displayed unit.
     factor: f64,
     unit: &'static str,
-    seen: fn(&Run) -> Option<Seen>,
+    seen: fn(&Run) -> Option<Reading>,
 }
 
 const fn measured(
@@ -35,7 +35,7 @@ const fn measured(
     label: &'static str,
     finding: &'static str,
     (factor, unit): (f64, &'static str),
-    seen: fn(&Run) -> Option<Seen>,
+    seen: fn(&Run) -> Option<Reading>,
 ) -> Measured {
     Measured { code, label, finding, factor, unit, seen }
 }
@@ -49,19 +49,19 @@ const MEASURED: [Measured; 6] = [
     measured("corrupt", "messages that no publisher sent", "corrupt", (1.0, ""), corrupt),
 ];
 
-fn lateness(run: &Run) -> Option<Seen> {
+fn lateness(run: &Run) -> Option<Reading> {
     let limits = Limits::default();
     let value = Metric::GeneratorLatenessP99Us.of(run)?;
     let of_p50 = Metric::LatencyP50Us.of(run).unwrap_or(0.0) * limits.lateness_of_p50;
-    Some(Seen { value, limit: of_p50.max(limits.lateness_p99_s * 1e6) })
+    Some(Reading { value, limit: of_p50.max(limits.lateness_p99_s * 1e6) })
 }
 
-fn generator_cpu(run: &Run) -> Option<Seen> {
+fn generator_cpu(run: &Run) -> Option<Reading> {
     let cpus = run.placement.generator_cpus.len().max(1) as f64;
-    Some(Seen { value: Metric::GeneratorCpuCores.of(run)? / cpus, limit: Limits::default().generator_cpu })
+    Some(Reading { value: Metric::GeneratorCpuCores.of(run)? / cpus, limit: Limits::default().generator_cpu })
 }
 
-fn steal(run: &Run) -> Option<Seen> {
+fn steal(run: &Run) -> Option<Reading> {
     let test = run.phase(PhaseName::Test)?;
     let watched = test.watched.as_ref().map(|watched| watched.steal);
     // Without a watcher, use the steal time of the seconds as if all of it hit one CPU, which is the worst case.
@@ -69,23 +69,23 @@ fn steal(run: &Run) -> Option<Seen> {
         let of_test = run.seconds.iter().filter(|second| second.at_s >= test.start_s && second.at_s < test.drained_s);
         of_test.map(|second| second.steal_s).sum::<f64>() / lasted_s(test)
     };
-    Some(Seen { value: watched.unwrap_or_else(of_seconds), limit: Limits::default().steal })
+    Some(Reading { value: watched.unwrap_or_else(of_seconds), limit: Limits::default().steal })
 }
 
-fn others(run: &Run) -> Option<Seen> {
+fn others(run: &Run) -> Option<Reading> {
     let value = run.phase(PhaseName::Test)?.watched.as_ref()?.others_cores;
-    Some(Seen { value, limit: Limits::default().others_cores })
+    Some(Reading { value, limit: Limits::default().others_cores })
 }
 
 /// Returns the CPU pressure for display only. It has no limit, because server and generator also wait for each other.
-fn pressure(run: &Run) -> Option<Seen> {
+fn pressure(run: &Run) -> Option<Reading> {
     let value = run.phase(PhaseName::Test)?.watched.as_ref()?.pressure?;
-    Some(Seen { value, limit: f64::INFINITY })
+    Some(Reading { value, limit: f64::INFINITY })
 }
 
-fn corrupt(run: &Run) -> Option<Seen> {
+fn corrupt(run: &Run) -> Option<Reading> {
     let value = run.phases.iter().map(|phase| phase.counts.corrupt).sum::<u64>() as f64;
-    Some(Seen { value, limit: 0.0 })
+    Some(Reading { value, limit: 0.0 })
 }
 
 /// Builds the gates of a report. The values are measured here, but a gate fails only by the findings of the runs. The
@@ -100,14 +100,14 @@ pub(super) fn gates(runs: &[&Run]) -> Vec<Gate> {
             found.entry(code).or_insert((0, detail)).0 += 1;
         }
     }
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     let mut gates = Vec::new();
     for measured in &MEASURED {
-        let seen: Vec<Seen> = runs.iter().filter_map(|run| (measured.seen)(run)).collect();
+        let seen: Vec<Reading> = runs.iter().filter_map(|run| (measured.seen)(run)).collect();
         let Some(worst) = seen.iter().max_by(|a, b| a.excess().total_cmp(&b.excess())) else { continue };
         let above = seen.iter().filter(|seen| seen.is_above()).count();
         let against = found.get(measured.finding).filter(|_| above > 0);
-        told.extend(against.map(|_| measured.finding));
+        reported.extend(against.map(|_| measured.finding));
         gates.push(Gate {
             code: measured.code.to_owned(),
             label: measured.label.to_owned(),
@@ -122,7 +122,7 @@ pub(super) fn gates(runs: &[&Run]) -> Vec<Gate> {
             },
         });
     }
-    let rest = found.into_iter().filter(|(code, _)| !told.contains(code));
+    let rest = found.into_iter().filter(|(code, _)| !reported.contains(code));
     gates.extend(rest.map(|(code, (runs_failed, detail))| Gate {
         code: code.to_owned(),
         label: code.replace('_', " "),
@@ -136,7 +136,7 @@ pub(super) fn gates(runs: &[&Run]) -> Vec<Gate> {
     gates
 }
 
-impl Seen {
+impl Reading {
     fn is_above(&self) -> bool {
         self.value.is_nan() || self.value > self.limit
     }

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nielsens_limits_are_edges() {
+    fn nielsens_limits_are_bucket_edges() {
         let edges = heat_edges_us();
         for limit in [1.0, 1e5, 1e6, 1e7] {
             assert!(edges.contains(&limit), "{limit}");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn four_digits_are_kept() {
+    fn values_keep_four_significant_digits() {
         for (value, shown) in
             [(0.0, 0.0), (12_345_678.0, 12_350_000.0), (0.000_123_456, 0.000_123_5), (-9.99996, -10.0)]
         {

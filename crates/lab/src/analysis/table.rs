@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_the_unit_that_fits() {
+    fn figures_use_a_unit_of_fitting_size() {
         for (metric, value, said) in [
             (Metric::LatencyP99Us, 312.0, "312 us"),
             (Metric::LatencyP99Us, 1239.0, "1.24 ms"),
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_they_must_be() {
+    fn columns_fit_their_widest_cell() {
         let rows =
             vec![vec!["ws".into(), "1,000".into(), "ok".into()], vec!["millrace".into(), "7".into(), "no".into()]];
         let text = table(&["target", "n", "verdict"], rows, 1);

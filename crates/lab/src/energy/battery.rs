@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn karadogans_hours_follow_from_his_watts() {
+    fn battery_hours_match_karadogans_watts() {
         for battery in lasts(8.0, 1.0, &[]) {
             let published = battery.published_hours.unwrap();
             assert!((battery.hours - published).abs() <= 0.05 + 1e-9, "{battery:?}");
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_radio_is_added_to_the_rest() {
+    fn radio_power_adds_to_base_power() {
         let days = [("poll".to_owned(), 86_400.0)];
         let last = lasts(8.0, 1.0, &days).pop().unwrap();
         assert_eq!((last.power_w, last.hours), (2.0, 4.0));

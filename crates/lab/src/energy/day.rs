@@ -107,10 +107,10 @@ mod tests {
         (of(MESSAGE), of(SILENCE))
     }
 
-    /// Somogyi's counts, as corrected: 21,600 polls and 2,763 empty answers. His day has a poll at its end; this
-    /// model stops before it.
+    /// Somogyi's counts, as corrected: 21,600 polls and 2,763 empty answers. The day of the thesis has a poll at its
+    /// end; this model stops before it.
     #[test]
-    fn days_have_as_many_events_as_arithmetic_says() {
+    fn daily_event_counts_match_hand_calculation() {
         assert_eq!(count(DeliveryMethod::Poll { every_s: 4.0 }, DRIVE), (700, 20_899));
         assert_eq!(count(DeliveryMethod::Hold { hold_s: 30.0 }, DRIVE), (700, 2_763));
         assert_eq!(count(DeliveryMethod::PushAndAsk { heartbeat_s: 300.0 }, DRIVE), (700, 287));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_carry_what_events_cost() {
+    fn packets_sum_to_the_bytes_of_their_events() {
         let events = day(DeliveryMethod::Push { heartbeat_s: 3600.0 }, DRIVE, CONNECTION, MESSAGE, SILENCE);
         let sum: u64 = packets(&events).map(|packet| packet.bytes).sum();
         assert_eq!((sum as f64, total_bytes(&events)), (7123.0, 7123.0));

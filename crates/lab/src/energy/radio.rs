@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn lte_is_promoted_and_falls_through_drx() {
+    fn lte_is_promoted_then_falls_through_drx() {
         let (lte, paging_w) = (radio("lte"), 0.594 * 0.043 / 1.28);
         is(lte.spend([], 100.0).total_j(), 100.0 * paging_w);
         let spent = lte.spend([up(5.0, 1000)], 100.0);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_counted_behind_the_end() {
+    fn energy_after_the_end_is_not_counted() {
         is(radio("3g").spend([up(9.0, 100)], 10.0).total_j(), 0.65);
         is(radio("3g").spend([up(10.0, 100)], 10.0).total_j(), 0.0);
         for name in ["lte", "3g", "wifi"] {

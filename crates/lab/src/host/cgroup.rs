@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotas_of_version_2() {
+    fn cpu_quota_of_cgroup_v2_is_parsed() {
         assert_eq!(quota("50000 100000"), Some(0.5));
         assert_eq!(quota("max 100000"), None);
     }

@@ -94,7 +94,7 @@ pub const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "npm",
-        needed_for: "targets from npm, Bun among them",
+        needed_for: "targets from npm, including Bun",
         files: &["npm"],
         fix: "sudo apt-get install -y npm",
     },
@@ -137,19 +137,19 @@ pub const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "chromium",
-        needed_for: "looking at reports",
+        needed_for: "viewing reports",
         files: &["chromium", "chromium-browser", "google-chrome"],
         fix: "sudo apt-get install -y chromium",
     },
     Tool {
         name: "wrk",
-        needed_for: "checking our generator by another",
+        needed_for: "checking the load generator (scripts/lab-check-generator.sh)",
         files: &["wrk"],
         fix: "sudo apt-get install -y wrk",
     },
     Tool {
         name: "tcpdump",
-        needed_for: "checking bytes by a capture",
+        needed_for: "checking byte counts with a capture",
         files: &["tcpdump", "/usr/sbin/tcpdump"],
         fix: "sudo apt-get install -y tcpdump",
     },
@@ -200,19 +200,21 @@ impl Machine {
     /// `fs.nr_open`.
     fn descriptors(&self, connections: u64) -> Vec<Check> {
         let (process, both) = (connections + DESCRIPTORS_BESIDE, 2 * (connections + DESCRIPTORS_BESIDE));
-        let soft = self.descriptors_soft.map_or(String::new(), |soft| format!(", of which {} at first", count(soft)));
+        let soft = self.descriptors_soft.map_or(String::new(), |soft| format!("; the soft limit is {}", count(soft)));
         let mut hard = at_least("descriptors per process", self.descriptors_hard, process)
-            .why(format!("one per connection{soft}; the lab raises its own and its targets' to the hard limit"))
+            .why(format!(
+                "one per connection{soft}; the lab raises the soft limits of itself and its targets to the hard limit"
+            ))
             .fix(format!("sudo prlimit --pid $$ --nofile={process}:{process}"));
         if self.descriptors_hard == Some(u64::MAX) {
             hard.now = "unlimited".to_owned();
         }
         vec![
             at_least("fs.nr_open", self.nr_open, process)
-                .why("no hard limit may be above it")
+                .why("a hard limit cannot exceed this value")
                 .sysctl("fs.nr_open", process),
             at_least("fs.file-max", self.file_max, both)
-                .why("both ends of each connection")
+                .why("two per connection: both ends")
                 .sysctl("fs.file-max", both),
             hard,
         ]
@@ -227,20 +229,20 @@ impl Machine {
             at_least("local ports", ports, connections.div_ceil(SOURCES_MAX))
                 .why(match sources {
                     Some(sources) => format!(
-                        "so many connections per source address and port of a server: {sources} source address{} of 127.0.0.0/8",
+                        "connections per source address and server port; this run needs {sources} source address{} of 127.0.0.0/8",
                         if sources == 1 { "" } else { "es" }
                     ),
-                    None => "so many connections per source address and port of a server".to_owned(),
+                    None => "connections per source address and server port".to_owned(),
                 })
                 .fix("sudo sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\""),
             at_least("net.core.somaxconn", self.somaxconn, backlog)
-                .why("connections that wait to be accepted, when all come at once")
+                .why("accept queue, if all connections arrive at once")
                 .sysctl("net.core.somaxconn", backlog),
             at_least("net.ipv4.tcp_max_syn_backlog", self.syn_backlog, backlog)
-                .why("connections half open, when all come at once")
+                .why("half-open connections, if all connections arrive at once")
                 .sysctl("net.ipv4.tcp_max_syn_backlog", backlog),
             at_least("net.ipv4.tcp_mem, pressure", self.tcp_mem.map(|pages| pages[1]), pages)
-                .why("pages of buffers of all sockets, before the kernel takes from each: one per end of a connection")
+                .why("buffer pages of all sockets, above which the kernel shrinks buffers: one per end of a connection")
                 .fix(format!("sudo sysctl -w net.ipv4.tcp_mem=\"{pages} {} {}\"", pages + pages / 2, 2 * pages)),
         ];
         if self.conntrack_max.is_some() {
@@ -261,18 +263,18 @@ impl Machine {
             (available, limit) => available.or(limit),
         };
         let mut memory_check =
-            at_least("memory", memory, needed).why("64 KiB per connection with both ends, a generous guess");
+            at_least("memory", memory, needed).why("64 KiB per connection with both ends, an estimate with a reserve");
         (memory_check.now, memory_check.needed) = (memory.map_or_else(unknown, mebibytes), mebibytes(needed));
         let quota_allows = self.cpu_quota.is_none_or(|quota| quota >= 2.0);
         vec![
             at_least("CPU cores", self.cores, 2)
-                .why("one for the generator, one for the server; the rest of the machine needs some, too"),
+                .why("one core each for the generator and the server; other processes need CPU, too"),
             Check {
                 standing: if quota_allows { CheckStatus::Good } else { CheckStatus::Short },
                 now: self.cpu_quota.map_or_else(|| "none".to_owned(), |cores| format!("{cores:.2} cores")),
                 needed: "none, or 2 cores".to_owned(),
                 ..at_least("CPU quota of the cgroup", None, 0)
-                    .why("a quota stops everybody for the rest of its period: latency in steps")
+                    .why("a used-up quota stops all processes of the cgroup until its period ends, which adds latency in steps")
             },
             memory_check,
         ]
@@ -295,7 +297,7 @@ impl Machine {
         let pressure = self.has_pressure.then(|| "readable".to_owned());
         let mut checks = vec![
             one_of("congestion control", &self.congestion, &[], "the same in all runs")
-                .why("what is compared must share it")
+                .why("compared runs must use the same algorithm")
                 .fix("sudo sysctl -w net.ipv4.tcp_congestion_control=cubic"),
             one_of(
                 "clock source",
@@ -303,14 +305,14 @@ impl Machine {
                 &["tsc", "kvm-clock", "arch_sys_counter"],
                 "read without a system call",
             )
-            .why("every message reads the clock twice")
+            .why("the generator reads the clock twice per message")
             .fix("echo tsc | sudo tee /sys/devices/system/clocksource/clocksource0/current_clocksource"),
             one_of("/proc/pressure/cpu", &pressure, &[], "readable")
-                .why("tells before a run that others are at work: boot with psi=1"),
+                .why("shows load of other processes before a run; to enable it, boot with psi=1"),
         ];
         if self.governor.is_some() {
-            let check = one_of("speed governor", &self.governor, &["performance"], "performance")
-                .why("cores that sleep answer late");
+            let check = one_of("CPU frequency governor", &self.governor, &["performance"], "performance")
+                .why("a core at low frequency responds late");
             checks.push(check.fix("echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"));
         }
         checks
@@ -472,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fix_is_what_is_needed() {
+    fn fix_names_the_needed_limit() {
         let descriptors = check(&small(), 50_000, "descriptors per process");
         assert_eq!((descriptors.now.as_str(), descriptors.needed.as_str()), ("20,000", "51,024"));
         assert_eq!(descriptors.fix.unwrap(), "sudo prlimit --pid $$ --nofile=51024:51024");
@@ -482,7 +484,7 @@ mod tests {
 
     /// A machine on which every fix was applied must be good.
     #[test]
-    fn fixes_fix() {
+    fn applied_fixes_pass_the_check() {
         for connections in [1, 100, 50_000, 1_000_000] {
             let mut machine = Machine {
                 descriptors_hard: Some(1),
@@ -525,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_the_cgroup_count() {
+    fn cgroup_limits_are_checked() {
         let tight = Machine { cpu_quota: Some(0.5), memory_limit: Some(1 << 30), ..small() };
         assert_eq!(short(&tight, 18_000), ["net.ipv4.tcp_max_syn_backlog", "CPU quota of the cgroup", "memory"]);
     }
@@ -554,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_described() {
+    fn report_describes_this_machine() {
         let here = Machine::read();
         let soft = here.descriptors_soft.unwrap();
         assert!(soft > 0 && soft <= here.descriptors_hard.unwrap());
@@ -562,9 +564,9 @@ mod tests {
         let (first, last) = here.ports.unwrap();
         assert!(first < last && last < 65_536);
         assert_eq!(here.tools.len(), TOOLS.len());
-        let told = here.examine(1000);
-        let back: Diagnosis = serde_json::from_str(&serde_json::to_string(&told).unwrap()).unwrap();
-        assert_eq!(back, told);
+        let diagnosis = here.examine(1000);
+        let back: Diagnosis = serde_json::from_str(&serde_json::to_string(&diagnosis).unwrap()).unwrap();
+        assert_eq!(back, diagnosis);
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! Parsers for the text formats of `/proc`.
+//! Values of `/proc` that the lab needs. The crate `procfs` parses the formats of processes and of pressure.
 //!
 //! Source: `proc_pid_stat(5)` and related pages; kernel documentation, "filesystems/proc.rst", "accounting/psi.rst".
 
 use std::{fs, io, path::Path};
+
+use procfs::{Current, FromRead, process::StatFlags};
 
 /// Fields of one line of `/proc/PID/stat`. Times are in clock ticks.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,32 +26,27 @@ pub struct Stat {
     pub rss_pages: u64,
 }
 
-/// Flag of a kernel thread, from `include/linux/sched.h`.
-const PF_KTHREAD: u64 = 0x0020_0000;
-
 impl Stat {
     pub fn read(pid: u32) -> Option<Stat> {
         Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
+    /// Parses the content of `/proc/PID/stat`. Returns `None` if it is cut off.
     pub fn parse(line: &str) -> Option<Stat> {
-        // A process name may contain any characters, including brackets and spaces.
-        let (head, rest) = line.rsplit_once(") ")?;
-        let name = head.split_once('(')?.1.to_owned();
-        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        let number = |index: usize| fields.get(index - 3)?.parse::<u64>().ok();
+        let stat = procfs::process::Stat::from_read(line.as_bytes()).ok()?;
+        let ticks = |ticks: i64| ticks.try_into().unwrap_or_default();
         Some(Stat {
-            name,
-            is_zombie: fields.first() == Some(&"Z"),
-            is_kernel: number(9)? & PF_KTHREAD != 0,
-            parent: number(4)? as u32,
-            user: number(14)?,
-            system: number(15)?,
-            reaped_user: number(16)?,
-            reaped_system: number(17)?,
-            threads: number(20)? as u32,
-            started: number(22)?,
-            rss_pages: number(24)?,
+            is_zombie: stat.state == 'Z',
+            is_kernel: stat.flags & StatFlags::PF_KTHREAD.bits() != 0,
+            name: stat.comm,
+            parent: stat.ppid.try_into().ok()?,
+            user: stat.utime,
+            system: stat.stime,
+            reaped_user: ticks(stat.cutime),
+            reaped_system: ticks(stat.cstime),
+            threads: stat.num_threads.try_into().ok()?,
+            started: stat.starttime,
+            rss_pages: stat.rss,
         })
     }
 }
@@ -82,13 +79,8 @@ pub struct Pressure {
 
 impl Pressure {
     pub fn read() -> Option<Pressure> {
-        Pressure::parse(&fs::read_to_string("/proc/pressure/cpu").ok()?)
-    }
-
-    pub fn parse(text: &str) -> Option<Pressure> {
-        let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
-        let value = |key: &str| some.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
-        Some(Pressure { avg10: value("avg10")?.parse().ok()?, total_us: value("total")?.parse().ok()? })
+        let some = procfs::CpuPressure::current().ok()?.some;
+        Some(Pressure { avg10: some.avg10.into(), total_us: some.total })
     }
 }
 
@@ -139,8 +131,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_hold_anything() {
-        let line = "4242 (a) R (b c) S 17 4242 9193 0 -1 4194304 100 2 0 0 11 12 13 14 20 0 5 0 613251 3133440 387 18446744073709551615";
+    fn process_name_may_contain_parentheses_and_spaces() {
+        let line = "4242 (a) R (b c) S 17 4242 9193 0 -1 4194304 100 2 0 0 11 12 13 14 20 0 5 0 613251 3133440 387 18446744073709551615 1 1 0 0 0 0 0 4096 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0";
         let stat = Stat::parse(line).unwrap();
         assert_eq!((stat.name.as_str(), stat.parent, stat.is_zombie), ("a) R (b c", 17, false));
         assert!(!stat.is_kernel && Stat::parse(&line.replace("4194304", "69238848")).unwrap().is_kernel);
@@ -150,33 +142,26 @@ mod tests {
     }
 
     #[test]
-    fn pressure_of_the_cpu() {
-        let text = "some avg10=8.36 avg60=8.32 avg300=11.47 total=1105629258\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
-        assert_eq!(Pressure::parse(text), Some(Pressure { avg10: 8.36, total_us: 1_105_629_258 }));
-        assert_eq!(Pressure::parse("full avg10=0.00 total=0\n"), None);
-    }
-
-    #[test]
-    fn cores_without_their_sum() {
+    fn cpu_times_are_parsed_per_core_without_the_total() {
         let text = "cpu  30 0 0 0 0 0 0 0 0 0\ncpu0 10 1 20 100 5 2 3 7 9 0\ncpu11 1 0 1 8 0 0 0 0 0 0\nintr 12 0\n";
         assert_eq!(cores(text), [Core { busy: 36, steal: 7, all: 148 }, Core { busy: 2, steal: 0, all: 10 }]);
     }
 
     #[test]
-    fn sockets() {
+    fn socket_counts_are_parsed() {
         let text = "sockets: used 15\nTCP: inuse 1 orphan 0 tw 4 alloc 1 mem 139\nUDP: inuse 0 mem 0\n";
         assert_eq!((tcp(text, "mem"), tcp(text, "tw"), tcp(text, "none")), (Some(139), Some(4), None));
     }
 
     #[test]
-    fn fields_and_their_units() {
+    fn status_fields_are_read_and_converted_to_bytes() {
         let text = "Name:\tcat dog\nThreads:\t3\nPss:                 251 kB\nPss_Anon:   112 kB\n";
         assert_eq!(field(text, "Name"), Some("cat dog"));
         assert_eq!((number(text, "Threads"), number(text, "Pss"), number(text, "Ps")), (Some(3), Some(257_024), None));
     }
 
     #[test]
-    fn this_process_is_among_all() {
+    fn own_process_is_listed() {
         let pid = std::process::id();
         let all = processes().unwrap();
         let own = &all.iter().find(|(number, _)| *number == pid).unwrap().1;

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neither_part_of_the_time_runs_backwards() {
+    fn user_and_system_time_never_decrease() {
         let mut cpu = Cpu::default();
         // The estimated user part changes up and down, as it does with ticks.
         for (total, user) in [(10, 10), (20, 5), (21, 21), (30, 12), (29, 0)] {

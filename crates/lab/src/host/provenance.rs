@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_machine_does_not_differ() {
+    fn equal_machines_have_no_differences() {
         let here = || Provenance::read([("ws".to_owned(), "8.23.0".to_owned())].into());
         assert_eq!(differs(&here(), &here()), []);
         let here = here();

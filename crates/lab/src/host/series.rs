@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_uses_what_lies_between_its_samples() {
+    fn phase_usage_is_the_difference_of_its_samples() {
         let used = series(20).usage(104.5, 110.0).unwrap();
         assert_eq!(used.seconds, 5.0);
         assert!((used.cpu.total_s() - 3.75).abs() < 1e-9 && (used.cores - 0.75).abs() < 1e-9, "{used:?}");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_in_a_phase() {
+    fn machine_usage_of_a_phase_is_computed() {
         let seen = series(20).machine(103.0, 110.0).unwrap();
         assert!(
             (seen.busy[0] - 0.4).abs() < 1e-9 && (seen.busy[1] - 0.8).abs() < 1e-9 && (seen.steal - 0.1).abs() < 1e-9

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn before_a_run() {
+    fn cpu_pressure_is_judged_before_a_run() {
         let before = |pressure_avg10| Before { pressure_avg10, others_cores: 0.05, busiest_other: None };
         let limits = Limits::default();
         assert!(is_valid(&limits.before(&before(Some(4.9)))));

@@ -457,7 +457,7 @@ impl Dialect for EventSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dialect::script::{in_pieces, run_script};
+    use crate::load::script::{in_pieces, run_script};
 
     #[test]
     fn event_stream_survives_any_split() {
@@ -486,7 +486,7 @@ mod tests {
     const JSON: &str = "Content-Type: application/json\r\n";
 
     #[test]
-    fn answers_are_counted_and_refusals_too() {
+    fn accepted_and_refused_posts_are_counted() {
         let script = b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 2\r\n\r\n{}HTTP/1.1 204 No Content\r\n\r\n\
             HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nHTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
         let heard = in_pieces(|| Box::new(Poster::new("/c", JSON)), script);

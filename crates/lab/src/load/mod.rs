@@ -15,6 +15,8 @@ pub mod peers;
 mod plan;
 mod run;
 mod schedule;
+#[cfg(test)]
+pub mod script;
 mod secured;
 mod shared;
 pub mod sse;

@@ -306,7 +306,7 @@ pub fn between<'a>(text: &'a [u8], before: &[u8], after: &[u8]) -> Option<&'a [u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dialect::script::{in_pieces, run_script, websocket};
+    use crate::load::script::{in_pieces, run_script, websocket};
 
     #[test]
     fn messages_pings_and_fragments_survive_any_split() {

@@ -4,7 +4,7 @@ use std::{
     io::{Read, Write},
     net::{Shutdown, TcpStream},
     sync::{
-        Mutex,
+        Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering::*},
     },
     time::{Duration, Instant},
@@ -34,7 +34,7 @@ impl Flow {
 
     /// Records traffic and returns whether it may pass. Forgets the connection if it was idle for too long.
     fn may_pass(&self, now: Instant) -> bool {
-        let mut last = super::lock(&self.last);
+        let mut last = lock(&self.last);
         if now.saturating_duration_since(*last) > self.idle {
             self.forget();
         }
@@ -59,6 +59,11 @@ impl Flow {
             }
         }
     }
+}
+
+/// Locks a value that the threads of a middlebox share.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds the lock")
 }
 
 #[cfg(test)]

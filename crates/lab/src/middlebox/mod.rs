@@ -5,36 +5,25 @@
 //! changes; a proxy that caches regardless of the headers; a proxy that buffers streams. Read first: [`Middlebox`],
 //! [`Behaviour`].
 
+mod behaviour;
 mod flow;
 mod proxy;
 
 use std::{
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::*},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use flow::Flow;
+pub use behaviour::Behaviour;
+use flow::{Flow, lock};
 
 /// Maximum number of connections of one middlebox. Further connections are refused.
 const FLOWS_MAX: usize = 1000;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Behaviour {
-    /// Drops a connection that was idle in both directions for longer than `idle`. After that it discards all bytes,
-    /// and also connection ends.
-    Nat { idle: Duration },
-    /// Answers a `GET` with a stored answer for the same request line, regardless of the headers. Passes streams and
-    /// WebSockets through.
-    Cache,
-    /// Passes complete answers and WebSockets through, but forwards a stream only in pieces of at least `bytes`
-    /// bytes.
-    Buffer { bytes: usize },
-}
 
 /// Running middlebox. Dropping it closes the middlebox and all its connections.
 pub struct Middlebox {
@@ -142,10 +131,6 @@ impl Inner {
             let _ = flow.server.shutdown(Shutdown::Both);
         }))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("nobody panics with it")
 }
 
 #[cfg(test)]

@@ -13,7 +13,10 @@ use std::{
 use anyhow::ensure;
 use memchr::memmem;
 
-use super::{Behaviour, flow::Flow, lock};
+use super::{
+    Behaviour,
+    flow::{Flow, lock},
+};
 use crate::load::http::Answer;
 
 const BYTES_MAX: usize = 16 << 20;

@@ -35,7 +35,7 @@ pub struct Watch {
 }
 
 /// Observations of a run, to be assigned to phases and seconds.
-pub struct Seen {
+pub struct Observations {
     series: Series,
     metrics: Vec<(f64, metrics::Counters)>,
     /// Difference between the clock of the run and the clock of the samples.
@@ -74,10 +74,10 @@ impl Watch {
     }
 
     /// Ends the observation. `started`: start of the run.
-    pub fn finish(self, started: Instant) -> Seen {
+    pub fn finish(self, started: Instant) -> Observations {
         let metrics = self.scraper.map(Scraper::finish).unwrap_or_default();
         let offset_s = (started - self.started).as_secs_f64();
-        Seen { series: self.sampler.finish(), metrics, offset_s }
+        Observations { series: self.sampler.finish(), metrics, offset_s }
     }
 }
 
@@ -85,9 +85,9 @@ fn pss_bytes(sample: &Sample) -> Option<u64> {
     sample.trees.iter().filter_map(|tree| tree.pss_bytes).reduce(|sum, bytes| sum + bytes)
 }
 
-impl Seen {
+impl Observations {
     /// Stores the observations in the phases and seconds.
-    pub fn tell(&self, phases: &mut [Phase], seconds: &mut [Second]) {
+    pub fn fill_in(&self, phases: &mut [Phase], seconds: &mut [Second]) {
         for phase in phases {
             phase.watched = self.between(phase.start_s, phase.drained_s);
         }

@@ -19,7 +19,7 @@ pub fn finished() -> Value {
 
 pub fn message(event: &Event<'_>) -> Value {
     match event {
-        Event::Said(text) => json!({ "is": "said", "text": text }),
+        Event::Note(text) => json!({ "is": "said", "text": text }),
         Event::Planned { runs, done, estimate_s } => {
             json!({ "is": "planned", "runs": runs, "done": done, "estimate_s": estimate_s })
         }

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_cannot_leave_its_script() {
+    fn embedded_data_cannot_close_its_script_element() {
         let json = serde_json::to_string("</script><!--<script>& \u{2028}").unwrap();
         let page = fill(&format!("<body>{PLACE}</body>"), &json).unwrap();
         let inside = page.strip_prefix(r#"<body><script type="application/json" id="analysis">"#).unwrap();

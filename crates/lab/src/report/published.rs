@@ -166,7 +166,7 @@ fn thorsen_broadcast() -> Published {
             data!("thorsen_message_sizes"),
             &[
                 "Thorsen (2015), section 2.7.3, computed by the author from example headers.",
-                "The printed server-sent event has 72 bytes with LF, and an unmasked WebSocket frame of up to 125 bytes has a header of 2.",
+                "The printed server-sent event has 72 bytes with LF. An unmasked WebSocket frame of up to 125 bytes has a header of 2 bytes.",
             ],
         )],
     }
@@ -226,7 +226,7 @@ fn thorsen_chat() -> Published {
         series: TRANSPORTS.map(series).to_vec(),
         source: "sections 5.3 to 5.5: values given in the text for 500 clients".into(),
         doubts: vec![
-            "Deliveries grow with the square of the clients: 500 of them are 83,333 deliveries per second.".into(),
+            "Deliveries grow with the square of the clients: 500 clients make 83,333 deliveries per second.".into(),
             "The thesis plots means of ten runs; its median was close to the mean.".into(),
         ],
     };
@@ -240,7 +240,7 @@ fn thorsen_chat() -> Published {
         conditions: THORSEN_MACHINE.into(),
         figures: vec![response],
         tables: vec![table(
-            "Where the CPU of the server reached its maximum",
+            "Number of clients at which the server CPU reached its maximum",
             maximum,
             &[
                 "Thorsen (2015), sections 4.3 to 4.5. Offered deliveries follow from the parameters: clients squared over three.",
@@ -299,18 +299,18 @@ fn karadogan_pairs() -> Published {
                 "tables 2.10 and 2.11",
                 [data!("karadogan_t2_10_response_time_case1"), data!("karadogan_t2_11_response_time_case2")],
                 &[
-                    "Includes about 83 ms of network between the two coasts of the USA; ours runs over loopback.",
-                    "The text says below 1 s until 1,200 publishers; by the table 1,000 is the last step below 1 s.",
+                    "Includes about 83 ms of network delay between the two coasts of the USA. Ours uses loopback.",
+                    "The text says that the time is below 1 s up to 1,200 publishers. In the table, 1,000 is the last step below 1 s.",
                 ],
             ),
             timed(
-                "Time a message spends in the server",
+                "Time of a message in the server",
                 "service_p99_us",
                 "tables 2.6 and 2.7",
                 [data!("karadogan_t2_6_service_time_case1"), data!("karadogan_t2_7_service_time_case2")],
                 &[
-                    "Mean and median there; our p99 beside it is from the hand-over to the kernel until the receiver has read it, so it says more than theirs.",
-                    "From 1,200 publishers on the mean loop lag is above the mean service time that is said to include it.",
+                    "The thesis has mean and median. Ours is the p99 from the write to the kernel until the receiver has read the message, which covers more than the server.",
+                    "From 1,200 publishers on, the mean loop lag exceeds the mean service time, although the service time includes the lag according to the text.",
                 ],
             ),
             Figure {
@@ -347,14 +347,14 @@ fn carcare_latency() -> Published {
                 "Latency without the first message",
                 data!("somogyi_t09_latency"),
                 &[
-                    "Somogyi (2014), table 9. The data of client polling wait for the next poll: half of 4 s and one trip, as uniform arrivals give.",
+                    "Somogyi (2014), table 9. With client polling, data wait for the next poll: half of 4 s on average, plus one network trip.",
                 ],
             ),
             table("Latency of the first message", data!("somogyi_first_message_latency"), &["Somogyi (2014), text."]),
             table(
                 "Latency with TLS",
                 data!("somogyi_t11_tls_latency"),
-                &["Somogyi (2014), table 11. 320 ms for WebSocket over TLS: nothing in the protocol explains it."],
+                &["Somogyi (2014), table 11. Nothing in the protocol explains the 320 ms of WebSocket over TLS."],
             ),
         ],
     }
@@ -380,7 +380,7 @@ fn muller() -> Published {
         figures: Vec::new(),
         tables: vec![
             table(
-                "What was claimed",
+                "Claims",
                 data!("muller_claims"),
                 &[
                     "Muller (2014), chapters 3 and 4.",
@@ -390,13 +390,13 @@ fn muller() -> Published {
             table(
                 "Connections by experiment",
                 data!("muller_connection_counts"),
-                &["Computed from the parameters of chapter 4; 16 load processes in the last row are an assumption."],
+                &["Computed from the parameters of chapter 4; the last row assumes 16 load processes."],
             ),
             table(
                 "Experiments",
                 data!("muller_experiments"),
                 &[
-                    "Muller (2014), chapter 4. A ping period of 4 s \"on average\" is one of 0 to 5 s in the code: 2.5 s.",
+                    "Muller (2014), chapter 4. The text has a ping period of 4 s \"on average\". In the code it is 0 to 5 s: 2.5 s on average.",
                 ],
             ),
             table(
@@ -496,7 +496,7 @@ mod tests {
 
     /// Compares with the values printed in the thesis (appendix; sections 4.3 and 5.4).
     #[test]
-    fn units_are_converted_and_nothing_else() {
+    fn published_figures_are_converted_to_our_units() {
         let thorsen = of("thorsen-broadcast");
         let figure = |ours: &str| thorsen.figures.iter().find(|figure| figure.ours == ours).unwrap();
         let idle = &figure("idle.probe_p50_us").series[2];

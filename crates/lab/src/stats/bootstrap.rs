@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn drawing_agrees_with_counting() {
+    fn random_resampling_agrees_with_enumeration() {
         for n in [9usize, 10, 23, 24] {
             let runs: Vec<f64> = (1..=n).map(|run| (run * run) as f64).collect();
             let mut again = Resampler::new(n as u64);
@@ -205,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_of_equal_runs_is_certain() {
+    fn ratio_of_constant_runs_has_a_zero_width_interval() {
         let ratio = ratio_of_medians(&[2.0; 5], &[3.0; 5], 1).unwrap();
         assert_eq!(ratio, Interval { low: 1.5, estimate: 1.5, high: 1.5 });
     }
 
     #[test]
-    fn a_ratio_turns_over_with_its_sides() {
+    fn swapped_sides_invert_the_ratio() {
         let (a, b) = ([10.0, 11.0, 12.0, 10.5, 11.5], [12.0, 13.0, 12.5, 14.0, 13.5]);
         let (forth, back) = (ratio_of_medians(&a, &b, 1).unwrap(), ratio_of_medians(&b, &a, 2).unwrap());
         assert!((forth.estimate - 13.0 / 11.0).abs() < 1e-12);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_a_result() {
+    fn the_same_seed_gives_the_same_interval() {
         let (a, b) = ([1.0, 2.0, 4.0, 8.0], [1.5, 2.5, 3.5, 9.0]);
         assert_eq!(ratio_of_medians(&a, &b, 7), ratio_of_medians(&a, &b, 7));
     }

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_within_noise() {
+    fn equal_samples_are_within_noise() {
         for (sd, of_runs) in [(0.01, 5), (0.03, 4), (0.03, 5), (0.03, 10), (0.10, 5), (0.20, 10)] {
             let [_, noise, _] = tries(1.0, sd, of_runs);
             assert!(noise >= 285, "sd {sd}, {of_runs} runs: {noise} of 300");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenth_more_is_found() {
+    fn ten_percent_more_is_found() {
         for (sd, found) in [(0.02, 297), (0.025, 294), (0.03, 285)] {
             let [_, _, slower] = tries(1.1, sd, 5);
             assert!(slower >= found, "sd {sd}: {slower} of 300");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn not_shown_is_not_equivalent() {
+    fn missing_evidence_is_not_equivalence() {
         let seen = compare(&[80.0, 90.0, 100.0, 110.0], &[85.0, 95.0, 105.0, 115.0], &Terms::new(Better::Lower));
         assert_eq!((seen.verdict, seen.equivalent), (Verdict::WithinNoise, false));
     }

@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn unequal_shares() {
+    fn unequal_shares_match_a_hand_calculation() {
         // (1 + 2 + 3)^2 / (3 * 14)
         assert!((jain(&[1.0, 2.0, 3.0]).unwrap() - 36.0 / 42.0).abs() < 1e-12);
         assert_eq!(imbalance(&[1.0, 2.0, 3.0]), Some(1.5));

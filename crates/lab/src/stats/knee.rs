@@ -116,7 +116,7 @@ mod tests {
 
     /// Example of the paper (figure 2): y = -1 / (x + 0.1) + 5 at ten points of 0..1 has its knee at 0.22.
     #[test]
-    fn the_knee_of_the_paper() {
+    fn knee_matches_the_example_of_the_paper() {
         let curve: Vec<_> = (0..10).map(|i| f64::from(i) / 9.0).map(|x| (x, -1.0 / (x + 0.1) + 5.0)).collect();
         assert!((kneedle(&curve, Bend::Down).unwrap() - 2.0 / 9.0).abs() < 1e-12);
     }
@@ -125,7 +125,7 @@ mod tests {
     /// is largest where the slope equals the slope of the chord. From 0 to 0.96 the chord has the slope 24 / 0.96 =
     /// 25, and 1 / (1 - rho)^2 = 25 at rho = 0.8.
     #[test]
-    fn the_knee_of_a_queue() {
+    fn knee_of_a_queueing_curve_is_found() {
         let curve: Vec<_> = (0..=96).map(|i| f64::from(i) / 100.0).map(|rho| (rho, 1.0 / (1.0 - rho))).collect();
         assert!((kneedle(&curve, Bend::Up).unwrap() - 0.8).abs() < 1e-12);
     }

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_found() {
+    fn slope_and_intercept_are_found() {
         let points: Vec<_> = [0.0, 10.0, 20.0, 40.0].map(|x| (x, 5.0 + 3.0 * x)).into();
         let fit = Line::fit_with_intervals(&points, 1).unwrap();
         assert!((fit.slope.estimate - 3.0).abs() < 1e-12 && (fit.base.estimate - 5.0).abs() < 1e-9);
@@ -77,7 +77,7 @@ mod tests {
     /// F. J. Anscombe, "Graphs in Statistical Analysis", The American Statistician 27(1), 1973: y = 3.00 + 0.500 x,
     /// r^2 = 0.67.
     #[test]
-    fn the_first_of_anscombes_quartet() {
+    fn fit_matches_anscombes_first_data_set() {
         let x = [10.0, 8.0, 13.0, 9.0, 11.0, 14.0, 6.0, 4.0, 12.0, 7.0, 5.0];
         let y = [8.04, 6.95, 7.58, 8.81, 8.33, 9.96, 7.24, 4.26, 10.84, 4.82, 5.68];
         let points: Vec<_> = x.into_iter().zip(y).collect();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn two_levels_are_no_fit() {
+    fn two_levels_give_no_fit() {
         assert!(Line::fit(&[(1.0, 2.0), (1.0, 3.0)]).is_none());
         assert!(Line::fit_with_intervals(&[(1.0, 2.0), (1.0, 2.1), (2.0, 3.0), (2.0, 3.1)], 1).is_none());
     }

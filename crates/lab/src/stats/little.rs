@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_law_holds_within_five_percent() {
+    fn law_tolerates_five_percent_error() {
         // 4,000 per second with 25 ms each: 100 in flight.
         assert_eq!(
             check(100.0, 4000.0, 0.025),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn no_arrivals_have_no_law() {
+    fn law_without_arrivals_requires_an_empty_system() {
         assert!(check(0.0, 0.0, 0.0).holds);
         assert!(!check(3.0, 0.0, 0.0).holds, "some are inside that nobody saw pass");
     }
@@ -168,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn warming_up_is_told_from_the_rest() {
+    fn steady_state_begins_after_warm_up() {
         let seen = stationarity(&noisy(60, 5, |i| if i < 15 { 20.0 + 32.0 * i as f64 } else { 500.0 }), 10).unwrap();
         let from = seen.steady_from.unwrap();
         assert!((10..=16).contains(&from), "{from}");
     }
 
     #[test]
-    fn the_drift_is_that_of_the_line() {
+    fn drift_is_the_relative_rise_of_the_line() {
         let line: Vec<f64> = (0..11).map(|i| 95.0 + f64::from(i)).collect();
         assert!((stationarity(&line, 5).unwrap().drift - 0.1).abs() < 1e-12);
         assert_eq!(stationarity(&[0.0; 8], 4).unwrap(), Stationarity { drift: 0.0, steady_from: Some(0) });

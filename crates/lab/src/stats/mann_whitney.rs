@@ -118,7 +118,7 @@ mod tests {
 
     /// Two of all choices are as extreme as complete separation: p = 2 / C(2n, n).
     #[test]
-    fn complete_separation() {
+    fn complete_separation_has_the_smallest_p_value() {
         for (each, choices) in [(3, 20.0), (4, 70.0), (5, 252.0), (10, 184_756.0)] {
             let (a, b) = apart(each);
             assert!((p(&a, &b) * choices / 2.0 - 1.0).abs() < 1e-12, "{each} each");
@@ -128,7 +128,7 @@ mod tests {
     /// M. Hollander, D. A. Wolfe, "Nonparametric Statistical Methods" (1973), page 69. For these data, R's
     /// `?wilcox.test` gives W = 35 and a one-sided p = 0.1272.
     #[test]
-    fn permeability_of_membranes() {
+    fn p_value_matches_the_membrane_example() {
         let term = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46];
         let weeks = [1.15, 0.88, 0.90, 0.74, 1.21];
         let test = mann_whitney(&weeks, &term).unwrap();
@@ -140,7 +140,7 @@ mod tests {
     /// Critical values of the two-sided test at 5 %, as in tables of U: 2 for 5 and 5 runs, 13 for 8 and 8 runs, 23
     /// for 10 and 10 runs.
     #[test]
-    fn critical_values_of_the_tables() {
+    fn critical_values_match_published_tables() {
         for (each, critical) in [(5, 2), (8, 13), (10, 23)] {
             let of = |u: usize| {
                 exact_p(&(1..=2 * each).map(|rank| 2 * rank).collect::<Vec<_>>(), each, each * (each + 1) + 2 * u)
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sides_may_be_exchanged() {
+    fn exchanged_sides_give_the_same_p_value() {
         let (a, b) = ([1.0, 2.0, 2.0, 3.0, 5.0], [2.0, 3.0, 3.0, 7.0, 7.0, 8.0]);
         let (forth, back) = (mann_whitney(&a, &b).unwrap(), mann_whitney(&b, &a).unwrap());
         assert!((forth.p - back.p).abs() < 1e-12);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_approximation_meets_the_exact_value() {
+    fn normal_approximation_is_close_to_exact_value() {
         // 30 and 30 interleaved runs. The second half of one side is shifted up, so there is some overlap and some
         // ties.
         let a: Vec<f64> = (0..30).map(f64::from).collect();
@@ -191,14 +191,14 @@ mod tests {
 
     /// Values from Abramowitz and Stegun, table 7.1.
     #[test]
-    fn the_error_function() {
+    fn error_function_matches_known_values() {
         for (x, erf) in [(0.5, 0.520_499_878), (1.0, 0.842_700_793), (2.0, 0.995_322_265)] {
             assert!((1.0 - erfc(x) - erf).abs() < 1.5e-7, "{x}");
         }
     }
 
     #[test]
-    fn there_is_no_test_without_values() {
+    fn empty_input_has_no_p_value() {
         assert_eq!(mann_whitney(&[], &[1.0]), None);
         assert_eq!(mann_whitney(&[1.0], &[f64::NAN]), None);
     }

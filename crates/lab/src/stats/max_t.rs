@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn one_among_twenty_is_found_with_five_runs() {
+    fn one_real_difference_among_twenty_is_found() {
         let mut chance = Chance(Pcg64Mcg::seed_from_u64(6));
         let (mut found, mut wrong) = (0, 0);
         for seed in 0..100 {
@@ -153,7 +153,7 @@ mod tests {
 
     /// A single question is the plain permutation test: complete separation of 5 and 5 runs is 2 of 252 ways.
     #[test]
-    fn one_question_is_a_permutation_test() {
+    fn single_comparison_equals_permutation_test() {
         let question =
             Question { group: 0, in_turns: false, a: vec![1.0, 1.1, 1.2, 1.3, 1.4], b: vec![2.0, 2.1, 2.2, 2.3, 2.4] };
         let p = adjusted_p(&[question], 1)[0];
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_question_twice_costs_nothing() {
+    fn duplicate_comparison_keeps_the_p_value() {
         let mut chance = Chance(Pcg64Mcg::seed_from_u64(8));
         let question = chance.question(0, 0.05, 1.05);
         let once = adjusted_p(std::slice::from_ref(&question), 3)[0];

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_odd_even_and_no_values() {
+    fn median_handles_odd_even_and_empty_input() {
         assert_eq!(median(&[9.0, 1.0, 5.0]), 5.0);
         assert_eq!(median(&[9.0, 1.0, 5.0, 6.0]), 5.5);
         assert!(median(&[]).is_nan());

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn all_signs_are_counted() {
+    fn all_sign_assignments_are_enumerated() {
         let e = std::f64::consts::E;
         // Of the 8 sums +-1 +-1 +-2, two are as far from 0 as 4.
         assert_eq!(sign_flips(&[e, e, e * e], 1), 2.0 / 8.0);

@@ -3,23 +3,21 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
-use super::{Design, Event, Interrupted, Machine, Parameters, Store, Verdict, View, check};
+use super::{Event, Job, Machine, Store, View};
 use crate::{
     judged::judged,
     load::{self, Plan},
     observe::Watch,
-    recording::{Factors, Finding, Form, Run, Table},
+    recording::{Finding, Form, Run, Table},
     slo::Slo,
-    targets::{Endpoint, Options, Server, Target, Transport},
+    targets::{Endpoint, Options, Server},
     wire_cost::WireCostReport,
 };
 
@@ -27,18 +25,26 @@ use crate::{
 /// whether things work, not how fast they are.
 const NOISE: [&str; 4] = ["generator_bound", "steal", "others", "crowded"];
 
-/// A planned run.
-#[derive(Clone)]
-pub struct Job {
-    pub part: String,
-    pub parameters: Arc<Parameters>,
-    /// Target name as requested, with its label.
-    pub name: String,
-    pub target: &'static dyn Target,
-    pub transport: Transport,
-    pub factors: Factors,
-    pub repeat: u32,
+/// Result of a scenario.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    pub runs: u32,
+    /// Number of runs that missed the service level, plus the number of failed checks in tables and wire cost report.
+    pub missed: u32,
+    pub invalid: u32,
 }
+
+/// Error: the user asked to stop. All completed runs are recorded.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
 
 /// Makes and records runs. Scenarios with their own code receive it.
 pub struct Bench<'a> {
@@ -59,8 +65,8 @@ pub struct Bench<'a> {
 
 impl Bench<'_> {
     /// Shows a text to the user.
-    pub fn say(&mut self, text: &str) {
-        self.view.tell(&Event::Said(text));
+    pub fn note(&mut self, text: &str) {
+        self.view.show(&Event::Note(text));
     }
 
     /// Checks whether to continue. Call this function during everything that takes more than a second.
@@ -122,7 +128,7 @@ impl Bench<'_> {
         self.verdict.invalid += u32::from(!run.is_valid());
         self.verdict.missed += u32::from(!missed.is_empty());
         self.store.add_run(&run)?;
-        self.view.tell(&Event::Ended { run: &run, missed: &missed });
+        self.view.show(&Event::Ended { run: &run, missed: &missed });
         Ok(())
     }
 
@@ -131,21 +137,22 @@ impl Bench<'_> {
         self.slo.map(|slo| slo.missed(run)).unwrap_or_default()
     }
 
-    pub(super) fn sweep(&mut self, design: &Design) -> anyhow::Result<()> {
-        let of = design.jobs.len() as u32;
+    /// Makes and records all runs that are not recorded yet.
+    pub(super) fn sweep(&mut self, jobs: &[Job]) -> anyhow::Result<()> {
+        let of = jobs.len() as u32;
         let done = self.store.runs();
-        self.view.tell(&Event::Planned { runs: of, done, estimate_s: design.estimate_s() });
-        for job in &design.jobs {
+        self.view.show(&Event::Planned { runs: of, done, estimate_s: self.left_s });
+        for job in jobs {
             if self.has_run(&job.run()) {
                 self.left_s -= job.estimate_s();
             }
         }
-        for (index, job) in design.jobs.iter().enumerate() {
+        for (index, job) in jobs.iter().enumerate() {
             if self.has_run(&job.run()) {
                 continue;
             }
             let label = job.label();
-            self.view.tell(&Event::Begun { index: index as u32, of, label: &label, left_s: self.left_s });
+            self.view.show(&Event::Begun { index: index as u32, of, label: &label, left_s: self.left_s });
             let run = self.measure(job)?;
             self.left_s -= job.estimate_s();
             self.record(run)?;
@@ -217,11 +224,11 @@ impl Bench<'_> {
                     check(stop)?;
                     watch.look()
                 },
-                &mut |second| view.tell(&Event::Second(second)),
+                &mut |second| view.show(&Event::Second(second)),
             )?;
             let seen = watch.finish(outcome.started);
             (run.phases, run.seconds, run.validity) = (outcome.phases, outcome.seconds, outcome.validity);
-            seen.tell(&mut run.phases, &mut run.seconds);
+            seen.fill_in(&mut run.phases, &mut run.seconds);
             run.validity.extend(seen.findings(&run.phases));
             Ok(())
         };
@@ -231,33 +238,7 @@ impl Bench<'_> {
     }
 }
 
-impl Job {
-    /// Returns an empty run with the identity of this job.
-    pub fn run(&self) -> Run {
-        Run {
-            part: self.part.clone(),
-            target: self.name.clone(),
-            transport: self.transport.name().into(),
-            load: self.parameters.load(&self.factors),
-            factors: self.factors,
-            repeat: self.repeat,
-            ..Run::default()
-        }
-    }
-
-    pub fn label(&self) -> String {
-        let part = if self.part.is_empty() { String::new() } else { format!("{} ", self.part) };
-        let f = &self.factors;
-        let cpus =
-            if self.parameters.server_cpus.len() > 1 { format!(", {} CPUs", f.server_cpus) } else { String::new() };
-        format!(
-            "{part}{} {}, {} clients x {}/s x {} B{cpus}, repeat {}",
-            self.name,
-            self.transport,
-            f.clients,
-            f.each_per_s,
-            f.bytes,
-            self.repeat + 1
-        )
-    }
+fn check(stop: &AtomicBool) -> anyhow::Result<()> {
+    ensure!(!stop.load(Relaxed), Interrupted);
+    Ok(())
 }

@@ -95,8 +95,8 @@ pub fn measure(
             done.push((job.name.clone(), job.transport));
             let unit = parameters.load(&job.factors).counts;
             let found = of(bench, parameters, job)?;
-            let told = found.describe(unit);
-            bench.say(&format!("{} {}: {told}", job.name, job.transport));
+            let result = found.describe(unit);
+            bench.note(&format!("{} {}: {result}", job.name, job.transport));
             let number = |value: Option<f64>| value.map_or(json!(null), |value| json!(value));
             rows.push(vec![
                 json!(part),

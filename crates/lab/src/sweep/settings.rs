@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_come_back_from_a_recording() {
+    fn settings_round_trip_through_a_recording() {
         let settings = Settings::of(&FILE.parse().unwrap(), &SWEEP, Form::Full, &[]).unwrap();
         assert_eq!(Settings::from_json(&settings.to_json()).unwrap(), settings);
     }

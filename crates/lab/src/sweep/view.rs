@@ -3,13 +3,13 @@
 use crate::recording::{Run, Second};
 
 pub trait View {
-    fn tell(&mut self, event: &Event<'_>);
+    fn show(&mut self, event: &Event<'_>);
 }
 
 #[derive(Debug)]
 pub enum Event<'a> {
     /// Text for the user.
-    Said(&'a str),
+    Note(&'a str),
     /// The runs are planned; `done` of them are already recorded.
     Planned { runs: u32, done: u32, estimate_s: f64 },
     /// A run begins. `left_s`: estimated time for all remaining runs, including this one.

@@ -169,8 +169,8 @@ impl Drop for Server {
     fn drop(&mut self) {
         if let Some(pid) = Pid::from_raw(self.process.id() as i32).filter(|_| self.has_children && self.is_alive()) {
             let _ = kill_process(pid, Signal::TERM);
-            let told = Instant::now();
-            while self.is_alive() && told.elapsed() < END_MAX {
+            let asked_to_end = Instant::now();
+            while self.is_alive() && asked_to_end.elapsed() < END_MAX {
                 thread::sleep(LOOK_EVERY);
             }
         }

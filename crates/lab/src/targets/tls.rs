@@ -18,28 +18,19 @@ use rustls::{
 };
 
 use super::{
-    ClientOptions, Options, Server, Target, Transport, install,
+    ClientOptions, Options, Server, Target, TlsTarget, Transport, install,
     millrace::{self, Millrace},
     nchan::Nchan,
 };
-use crate::load::{Dialect, Secured as Session};
+use crate::load::{Dialect, Secured};
 
 /// Host name in the certificate, independent of the server's address.
 const NAME: &str = "localhost";
 /// Maximum age of a certificate. An older one is replaced, long before it expires.
 const KEPT: Duration = Duration::from_secs(200 * 86_400);
 
-/// A target that can serve TLS.
-pub trait TlsTarget: Target {
-    /// Returns the transports of [`Target::transports`] that go over TCP.
-    fn transports_over_tls(&self) -> &'static [Transport];
-
-    /// Starts the server like [`Target::start`], with `cert.pem` and `key.pem` of this folder.
-    fn start_with_certificate(&self, folder: &Path, options: &Options) -> anyhow::Result<Server>;
-}
-
 /// A target over TLS.
-pub struct Secured {
+pub struct OverTls {
     name: &'static str,
     plain: &'static dyn TlsTarget,
     /// True if its clients resume their earlier TLS sessions; false for a full handshake each time.
@@ -47,17 +38,17 @@ pub struct Secured {
     client: OnceLock<Arc<ClientConfig>>,
 }
 
-impl Secured {
+impl OverTls {
     const fn new(name: &'static str, plain: &'static dyn TlsTarget, resumes: bool) -> Self {
         Self { name, plain, resumes, client: OnceLock::new() }
     }
 }
 
-pub static MILLRACE: Secured = Secured::new("millrace-tls", &Millrace, false);
-pub static RESUMED_MILLRACE: Secured = Secured::new("millrace-tls-resumed", &Millrace, true);
-pub static NCHAN: Secured = Secured::new("nchan-tls", &Nchan, false);
+pub static MILLRACE: OverTls = OverTls::new("millrace-tls", &Millrace, false);
+pub static RESUMED_MILLRACE: OverTls = OverTls::new("millrace-tls-resumed", &Millrace, true);
+pub static NCHAN: OverTls = OverTls::new("nchan-tls", &Nchan, false);
 
-impl Target for Secured {
+impl Target for OverTls {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -81,7 +72,7 @@ impl Target for Secured {
     fn dialect(&self, transport: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         let config = self.client.get().expect("it was started before it is spoken to").clone();
         let name = NAME.try_into().expect("a name");
-        Box::new(Session::new(self.plain.dialect(transport, ask), config, name))
+        Box::new(Secured::new(self.plain.dialect(transport, ask), config, name))
     }
 }
 

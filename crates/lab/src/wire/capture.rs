@@ -29,14 +29,14 @@ pub type Flow = ((Ipv4Addr, u16), (Ipv4Addr, u16));
 
 /// IP bytes and packets of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct FlowCounters {
     pub bytes: u64,
     pub packets: u64,
 }
 
 /// Running capture of all TCP over IPv4, in the network namespace of the thread that started it.
 pub struct Capture {
-    thread: JoinHandle<anyhow::Result<BTreeMap<Flow, Seen>>>,
+    thread: JoinHandle<anyhow::Result<BTreeMap<Flow, FlowCounters>>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -54,7 +54,7 @@ impl Capture {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let body = move || {
-            let (mut flows, mut packet) = (BTreeMap::<Flow, Seen>::new(), [0; 256]);
+            let (mut flows, mut packet) = (BTreeMap::<Flow, FlowCounters>::new(), [0; 256]);
             loop {
                 match rustix::net::recv(&socket, &mut packet[..], RecvFlags::empty()) {
                     Ok((taken, _)) => {
@@ -74,7 +74,7 @@ impl Capture {
         Ok(Capture { thread: thread::Builder::new().name("lab-capture".into()).spawn(body)?, stop })
     }
 
-    pub fn stop(self) -> anyhow::Result<BTreeMap<Flow, Seen>> {
+    pub fn stop(self) -> anyhow::Result<BTreeMap<Flow, FlowCounters>> {
         self.stop.store(true, Relaxed);
         self.thread.join().map_err(|_| anyhow!("the capture died"))?
     }

@@ -18,7 +18,7 @@ fn modules_have_no_import_circle() {
 }
 
 #[test]
-fn circle_is_found() {
+fn import_circle_is_found() {
     let imports = [("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")];
     let imports = imports.into_iter().map(|(from, to)| (from.to_owned(), BTreeSet::from([to.to_owned()]))).collect();
     assert_eq!(path_back_to("a", &imports), Some(vec!["b".to_owned(), "c".to_owned(), "a".to_owned()]));

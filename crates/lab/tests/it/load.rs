@@ -69,7 +69,7 @@ fn every_shape_delivers_all_that_is_due() {
 }
 
 #[test]
-fn server_faults_are_found() {
+fn faults_of_a_server_are_counted() {
     let all = 2000;
     let ask = |behaviour| test(&measure(&plan(Shape::Broadcast, 20, 100.0), behaviour)).counts;
     let quick = Behaviour::default();
@@ -89,7 +89,7 @@ fn server_faults_are_found() {
 }
 
 #[test]
-fn a_loss_is_waited_for_and_counted() {
+fn lost_messages_are_awaited_then_counted() {
     let plan = Plan { patience: Duration::from_secs(1), ..plan(Shape::Broadcast, 20, 100.0) };
     let outcome = measure(&plan, Behaviour { drop_every: 50, ..Behaviour::default() });
     let counts = test(&outcome).counts;

@@ -186,7 +186,7 @@ fn short_lived_children_are_counted() {
 }
 
 #[test]
-fn shared_memory_is_divided() {
+fn shared_memory_is_divided_among_processes() {
     // A subshell is a fork: both processes map the 50 MB and share them.
     let mut subject =
         Subject::shell("exec 3<&0; x=$(head -c 50000000 /dev/zero | tr '\\0' x); read line <&3 & echo forked; wait");
@@ -218,7 +218,7 @@ fn shared_memory_is_divided() {
 }
 
 #[test]
-fn a_tree_that_ends_keeps_what_it_used() {
+fn usage_of_an_ended_process_tree_is_kept() {
     let mut subject = Subject::myself("sampler::burner");
     let sampler = start(&subject, 10, 4096);
     let used_ns: u64 = subject.line("used ").parse().unwrap();
@@ -232,7 +232,7 @@ fn a_tree_that_ends_keeps_what_it_used() {
 }
 
 #[test]
-fn switches_are_counted() {
+fn context_switches_are_counted() {
     let mut subject = Subject::shell("echo ready; while read line; do echo $line; done");
     subject.line("ready");
     let sampler = start(&subject, 10, 4096);

@@ -213,7 +213,7 @@ fn mercure_is_measured() {
 
 /// Reproduces on purpose the faults of a rival on a busy machine: the accounts hold, and each fault has its finding.
 #[test]
-fn accounts_hold_for_a_faulty_server() {
+fn counts_are_correct_with_a_faulty_server() {
     let quick = Behaviour::default();
     for (code, behaviour) in [
         ("lost", Behaviour { drop_every: 167, ..quick }),

@@ -18,7 +18,7 @@ fn a_known_curve_is_recovered() {
 }
 
 #[test]
-fn noise_of_one_percent_moves_the_curve_little() {
+fn one_percent_noise_changes_the_fit_little() {
     let known = Usl { lambda: 100.0, sigma: 0.1, kappa: 0.01 };
     let noise = [1.01, 0.99, 0.99, 1.01, 1.0, 1.0];
     let points: Vec<_> = (1..=12).map(|n| (f64::from(n), known.at(f64::from(n)) * noise[n as usize % 6])).collect();
@@ -36,7 +36,7 @@ fn growing_curve_has_no_peak() {
 }
 
 #[test]
-fn two_sizes_determine_no_curve() {
+fn two_points_give_no_fit() {
     assert_eq!(Usl::fit(&[(1.0, 10.0), (2.0, 19.0), (2.0, 19.1), (1.0, 10.1)]), None);
 }
 
@@ -71,7 +71,7 @@ fn intervals_cover_true_values_at_stated_rate() {
 }
 
 #[test]
-fn the_residuals_are_what_the_curve_leaves() {
+fn residuals_are_relative_deviations_from_the_curve() {
     let known = Usl { lambda: 100.0, sigma: 0.1, kappa: 0.01 };
     assert!(near(known.residuals(&[(4.0, known.at(4.0) * 1.02)])[0], 0.02));
     let fit = Usl::fit_with_intervals(&noisy(known, 1), 1).unwrap();
@@ -87,6 +87,6 @@ fn peak_of_a_nearly_linear_curve_is_unbounded() {
 }
 
 #[test]
-fn three_points_show_no_noise() {
+fn three_points_give_no_intervals() {
     assert!(Usl::fit_with_intervals(&[(1.0, 10.0), (2.0, 19.0), (3.0, 26.0)], 1).is_none());
 }

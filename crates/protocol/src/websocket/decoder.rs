@@ -1,5 +1,6 @@
 use super::{
-    BINARY, Broken, CLOSE, CLOSE_NOT_UTF8, CLOSE_PROTOCOL, CLOSE_TOO_LARGE, Message, PING, PONG, RSV1, TEXT, deflate,
+    BINARY, CLOSE, CLOSE_NOT_UTF8, CLOSE_PROTOCOL, CLOSE_TOO_LARGE, CloseFrame, Message, PING, PONG, RSV1, TEXT,
+    deflate,
 };
 
 /// Decompressed size up to which the ratio limit does not apply.
@@ -7,7 +8,7 @@ const INFLATED_BYTES_FREE: usize = 4096;
 
 /// Limits of a decoder.
 #[derive(Clone, Copy, Debug)]
-pub struct Accept {
+pub struct DecoderLimits {
     /// Maximum bytes of a message over all fragments, checked again after decompression.
     pub message_bytes_max: usize,
     /// Maximum number of fragments of one message, including empty ones. Autobahn's case 9.3.1 sends 65,537.
@@ -18,7 +19,7 @@ pub struct Accept {
     pub deflate: bool,
 }
 
-impl Accept {
+impl DecoderLimits {
     /// Creates limits with default values for the other fields.
     pub fn new(message_bytes_max: usize, deflate: bool) -> Self {
         Self { message_bytes_max, fragments_max: 131_072, inflate_ratio_max: 200, deflate }
@@ -34,7 +35,7 @@ impl Accept {
 
 /// Decodes the bytes of a client into messages.
 ///
-/// Errors: [`Broken`]; afterwards the decoder must not be used.
+/// Errors: [`CloseFrame`]; afterwards the decoder must not be used.
 /// An idle connection holds no buffer: a buffer exists only between the first and the last byte of a message.
 /// Source: RFC 6455, sections 5 (framing), 5.4 (fragments), 5.5 (control frames), 8.1 (UTF-8).
 #[derive(Default, Debug)]
@@ -73,9 +74,9 @@ impl Decoder {
     pub fn decode(
         &mut self,
         input: &mut [u8],
-        accept: Accept,
+        limits: DecoderLimits,
         mut on: impl FnMut(Message<'_>) -> bool,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), CloseFrame> {
         let mut partial = self.partial.take().map(|boxed| *boxed).unwrap_or_default();
         let mut rest = input;
         let mut buffered = Vec::new();
@@ -84,7 +85,7 @@ impl Decoder {
             let wanted = match Head::parse(&partial.frame)? {
                 None => 1,
                 Some(head) => {
-                    head.check(&partial, accept)?;
+                    head.check(&partial, limits)?;
                     (head.head_len + head.payload_len).saturating_sub(partial.frame.len())
                 }
             };
@@ -93,11 +94,11 @@ impl Decoder {
             partial.frame.extend_from_slice(now);
             rest = later;
             if let Some(head) = Head::parse(&partial.frame)? {
-                head.check(&partial, accept)?;
+                head.check(&partial, limits)?;
                 if partial.frame.len() == head.head_len + head.payload_len {
                     std::mem::swap(&mut buffered, &mut partial.frame);
                     let payload = &mut buffered[head.head_len..];
-                    if !head.deliver(payload, &mut partial, accept, &mut on)? {
+                    if !head.deliver(payload, &mut partial, limits, &mut on)? {
                         return Ok(());
                     }
                     buffered.clear();
@@ -106,13 +107,13 @@ impl Decoder {
         }
         while !rest.is_empty() {
             let Some(head) = Head::parse(rest)? else { break };
-            head.check(&partial, accept)?;
+            head.check(&partial, limits)?;
             if rest.len() < head.head_len + head.payload_len {
                 break;
             }
             let (frame, later) = rest.split_at_mut(head.head_len + head.payload_len);
             rest = later;
-            if !head.deliver(&mut frame[head.head_len..], &mut partial, accept, &mut on)? {
+            if !head.deliver(&mut frame[head.head_len..], &mut partial, limits, &mut on)? {
                 return Ok(());
             }
         }
@@ -132,22 +133,22 @@ impl Decoder {
 
 impl Head {
     /// Parses a frame header. Returns `None` while more bytes are needed.
-    fn parse(bytes: &[u8]) -> Result<Option<Head>, Broken> {
-        let broken = |reason| Err(Broken { code: CLOSE_PROTOCOL, reason });
+    fn parse(bytes: &[u8]) -> Result<Option<Head>, CloseFrame> {
+        let violation = |reason| Err(CloseFrame { code: CLOSE_PROTOCOL, reason });
         let Some(&first) = bytes.first() else { return Ok(None) };
         if first & 0x70 & !RSV1 != 0 {
-            return broken("a reserved bit is set");
+            return violation("reserved bit is set");
         }
         let (fin, compressed, opcode) = (first & 0x80 != 0, first & RSV1 != 0, first & 0x0f);
         if !matches!(opcode, 0..=2 | 8..=10) {
-            return broken("unknown opcode");
+            return violation("unknown opcode");
         }
         if compressed && !matches!(opcode, TEXT | BINARY) {
-            return broken("only the first frame of a message says that it is compressed");
+            return violation("compression bit is set on a frame other than the first of its message");
         }
         let Some(&second) = bytes.get(1) else { return Ok(None) };
         if second & 0x80 == 0 {
-            return broken("a client masks its frames");
+            return violation("client frame is not masked");
         }
         let (payload_len, len_bytes) = match second & 0x7f {
             126 => match bytes.get(2..4) {
@@ -161,10 +162,10 @@ impl Head {
             n => (n as u64, 0),
         };
         if opcode >= 8 && (!fin || payload_len > 125) {
-            return broken("a control frame is whole and has at most 125 bytes");
+            return violation("control frame is fragmented or longer than 125 bytes");
         }
         if payload_len >> 63 != 0 {
-            return broken("a length has 63 bits");
+            return violation("payload length exceeds 63 bits");
         }
         let payload_len = usize::try_from(payload_len).unwrap_or(usize::MAX / 2).min(usize::MAX / 2);
         let mask_at = 2 + len_bytes;
@@ -173,20 +174,22 @@ impl Head {
         Ok(Some(Head { fin, compressed, opcode, mask, head_len: mask_at + 4, payload_len }))
     }
 
-    fn check(&self, partial: &Partial, accept: Accept) -> Result<(), Broken> {
-        if self.compressed && !accept.deflate {
-            return Err(Broken { code: CLOSE_PROTOCOL, reason: "compression was not agreed on" });
+    fn check(&self, partial: &Partial, limits: DecoderLimits) -> Result<(), CloseFrame> {
+        if self.compressed && !limits.deflate {
+            return Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "compression was not negotiated" });
         }
         if self.opcode >= 8 {
             return Ok(());
         }
         let before = partial.message.as_ref().map_or(0, |message| message.payload.len());
-        if before.saturating_add(self.payload_len) > accept.message_bytes_max {
-            return Err(Broken { code: CLOSE_TOO_LARGE, reason: super::TOO_LARGE });
+        if before.saturating_add(self.payload_len) > limits.message_bytes_max {
+            return Err(CloseFrame { code: CLOSE_TOO_LARGE, reason: super::TOO_LARGE });
         }
         match (self.opcode, partial.message.is_some()) {
-            (0, false) => Err(Broken { code: CLOSE_PROTOCOL, reason: "a continuation of nothing" }),
-            (1 | 2, true) => Err(Broken { code: CLOSE_PROTOCOL, reason: "a new message inside a fragmented one" }),
+            (0, false) => Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "continuation frame without a message" }),
+            (1 | 2, true) => {
+                Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "new message inside a fragmented message" })
+            }
             _ => Ok(()),
         }
     }
@@ -195,9 +198,9 @@ impl Head {
         &self,
         payload: &mut [u8],
         partial: &mut Partial,
-        accept: Accept,
+        limits: DecoderLimits,
         on: &mut impl FnMut(Message<'_>) -> bool,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, CloseFrame> {
         unmask(payload, self.mask);
         match self.opcode {
             PING => return Ok(on(Message::Ping(payload))),
@@ -209,7 +212,7 @@ impl Head {
             _ => {}
         }
         if self.fin && self.opcode != 0 {
-            return whole(self.opcode, self.compressed, payload, accept, on);
+            return whole(self.opcode, self.compressed, payload, limits, on);
         }
         let message = partial.message.get_or_insert_with(|| Fragments {
             opcode: self.opcode,
@@ -218,15 +221,15 @@ impl Head {
             count: 0,
         });
         message.count += 1;
-        if message.count > accept.fragments_max {
-            return Err(Broken { code: CLOSE_TOO_LARGE, reason: super::TOO_MANY_FRAGMENTS });
+        if message.count > limits.fragments_max {
+            return Err(CloseFrame { code: CLOSE_TOO_LARGE, reason: super::TOO_MANY_FRAGMENTS });
         }
         message.payload.extend_from_slice(payload);
         if !self.fin {
             return Ok(true);
         }
         let message = partial.message.take().expect("set above");
-        whole(message.opcode, message.compressed, &message.payload, accept, on)
+        whole(message.opcode, message.compressed, &message.payload, limits, on)
     }
 }
 
@@ -235,37 +238,37 @@ fn whole(
     opcode: u8,
     compressed: bool,
     payload: &[u8],
-    accept: Accept,
+    limits: DecoderLimits,
     on: &mut impl FnMut(Message<'_>) -> bool,
-) -> Result<bool, Broken> {
+) -> Result<bool, CloseFrame> {
     if compressed {
-        return deflate::inflated(payload, accept, |payload| Ok(on(message(opcode, payload)?)));
+        return deflate::inflated(payload, limits, |payload| Ok(on(message(opcode, payload)?)));
     }
     Ok(on(message(opcode, payload)?))
 }
 
-fn message(opcode: u8, payload: &[u8]) -> Result<Message<'_>, Broken> {
+fn message(opcode: u8, payload: &[u8]) -> Result<Message<'_>, CloseFrame> {
     if opcode == BINARY {
         return Ok(Message::Binary(payload));
     }
     match std::str::from_utf8(payload) {
         Ok(text) => Ok(Message::Text(text)),
-        Err(_) => Err(Broken { code: CLOSE_NOT_UTF8, reason: "text is UTF-8" }),
+        Err(_) => Err(CloseFrame { code: CLOSE_NOT_UTF8, reason: "text message is not UTF-8" }),
     }
 }
 
 /// Returns the code of a close frame. Source: RFC 6455, sections 5.5.1 and 7.4.
-fn close_code(payload: &[u8]) -> Result<Option<u16>, Broken> {
+fn close_code(payload: &[u8]) -> Result<Option<u16>, CloseFrame> {
     match payload {
         [] => Ok(None),
-        [_] => Err(Broken { code: CLOSE_PROTOCOL, reason: "half a close code" }),
+        [_] => Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "incomplete close code" }),
         [a, b, reason @ ..] => {
             let code = u16::from_be_bytes([*a, *b]);
             if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
-                return Err(Broken { code: CLOSE_PROTOCOL, reason: "not a close code" });
+                return Err(CloseFrame { code: CLOSE_PROTOCOL, reason: "invalid close code" });
             }
             if std::str::from_utf8(reason).is_err() {
-                return Err(Broken { code: CLOSE_NOT_UTF8, reason: "a reason is UTF-8" });
+                return Err(CloseFrame { code: CLOSE_NOT_UTF8, reason: "close reason is not UTF-8" });
             }
             Ok(Some(code))
         }
@@ -303,18 +306,18 @@ mod tests {
         out
     }
 
-    fn decode_in_steps(bytes: &[u8], step: usize, max: usize) -> Result<Vec<String>, Broken> {
-        decode_accepting(bytes, step, plain(max))
+    fn decode_in_steps(bytes: &[u8], step: usize, max: usize) -> Result<Vec<String>, CloseFrame> {
+        decode_with_limits(bytes, step, plain(max))
     }
 
-    fn plain(message_bytes_max: usize) -> Accept {
-        Accept::new(message_bytes_max, false)
+    fn plain(message_bytes_max: usize) -> DecoderLimits {
+        DecoderLimits::new(message_bytes_max, false)
     }
 
-    fn decode_accepting(bytes: &[u8], step: usize, accept: Accept) -> Result<Vec<String>, Broken> {
+    fn decode_with_limits(bytes: &[u8], step: usize, limits: DecoderLimits) -> Result<Vec<String>, CloseFrame> {
         let (mut decoder, mut got) = (Decoder::default(), Vec::new());
         for chunk in bytes.to_vec().chunks_mut(step) {
-            decoder.decode(chunk, accept, |message| {
+            decoder.decode(chunk, limits, |message| {
                 got.push(format!("{message:?}"));
                 true
             })?;
@@ -323,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_arrive_whole_however_they_are_cut() {
+    fn split_input_yields_whole_messages() {
         let long = vec![b'x'; 70_000];
         let mut bytes = masked(0x81, b"hello");
         bytes.extend(masked(0x01, b"frag"));
@@ -341,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_between_messages() {
+    fn idle_decoder_holds_no_buffer() {
         let mut decoder = Decoder::default();
         decoder.decode(&mut masked(0x81, b"hi"), plain(100), |_| true).unwrap();
         assert_eq!(decoder.buffered_bytes(), 0);
@@ -350,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_frames_have_their_close_codes() {
+    fn invalid_frames_have_close_codes() {
         let unmasked = vec![0x81, 2, b'h', b'i'];
         let cases: [(Vec<u8>, u16); 10] = [
             (unmasked, CLOSE_PROTOCOL),
@@ -372,32 +375,32 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_judged_before_its_bytes_arrive() {
+    fn length_is_checked_before_payload_arrives() {
         let mut decoder = Decoder::default();
         let mut head = vec![0x82, 0x80 | 127, 0, 0, 0, 1, 0, 0, 0, 0];
         assert_eq!(decoder.decode(&mut head, plain(1 << 20), |_| true).unwrap_err().code, CLOSE_TOO_LARGE);
     }
 
     #[test]
-    fn fragments_together_obey_the_limit() {
+    fn size_limit_covers_all_fragments() {
         let bytes = [masked(0x02, &[0; 60]), masked(0x80, &[0; 60])].concat();
         assert_eq!(decode_in_steps(&bytes, 9, 100).unwrap_err().code, CLOSE_TOO_LARGE);
     }
 
     #[test]
-    fn a_message_has_so_many_fragments_and_no_more() {
+    fn fragment_count_is_limited() {
         let of = |count: usize| {
             let first = masked(0x02, b"x");
             [first, masked(0x00, b"").repeat(count - 2), masked(0x80, b"")].concat()
         };
-        let accept = Accept { fragments_max: 10, ..plain(100) };
-        assert_eq!(decode_accepting(&of(10), 5, accept).unwrap().len(), 1);
-        let broken = decode_accepting(&of(11), 5, accept).unwrap_err();
-        assert_eq!((broken.code, broken.reason), (CLOSE_TOO_LARGE, super::super::TOO_MANY_FRAGMENTS));
+        let limits = DecoderLimits { fragments_max: 10, ..plain(100) };
+        assert_eq!(decode_with_limits(&of(10), 5, limits).unwrap().len(), 1);
+        let violation = decode_with_limits(&of(11), 5, limits).unwrap_err();
+        assert_eq!((violation.code, violation.reason), (CLOSE_TOO_LARGE, super::super::TOO_MANY_FRAGMENTS));
     }
 
     #[test]
-    fn what_blows_up_too_much_is_refused_before_it_has() {
+    fn inflate_ratio_is_limited_during_inflation() {
         let message = |text: &str| {
             let mut frame = Vec::new();
             Deflate::negotiate("permessage-deflate").unwrap().0.encode(&mut frame, TEXT, text.as_bytes());
@@ -406,15 +409,18 @@ mod tests {
         };
         let bomb = message(&"x".repeat(900_000));
         assert!(bomb.len() < 5000, "{}", bomb.len());
-        let broken = decode_accepting(&bomb, bomb.len(), Accept::new(1 << 20, true)).unwrap_err();
-        assert_eq!((broken.code, broken.reason), (CLOSE_TOO_LARGE, super::super::TOO_COMPRESSIBLE));
-        let all = Accept { inflate_ratio_max: 2000, ..Accept::new(1 << 20, true) };
-        assert_eq!(decode_accepting(&bomb, bomb.len(), all).unwrap().len(), 1);
-        assert_eq!(decode_accepting(&message(&"x".repeat(4000)), 7, Accept::new(1 << 20, true)).unwrap().len(), 1);
+        let violation = decode_with_limits(&bomb, bomb.len(), DecoderLimits::new(1 << 20, true)).unwrap_err();
+        assert_eq!((violation.code, violation.reason), (CLOSE_TOO_LARGE, super::super::TOO_COMPRESSIBLE));
+        let all = DecoderLimits { inflate_ratio_max: 2000, ..DecoderLimits::new(1 << 20, true) };
+        assert_eq!(decode_with_limits(&bomb, bomb.len(), all).unwrap().len(), 1);
+        assert_eq!(
+            decode_with_limits(&message(&"x".repeat(4000)), 7, DecoderLimits::new(1 << 20, true)).unwrap().len(),
+            1
+        );
     }
 
     #[test]
-    fn compressed_messages_arrive_however_they_are_cut() {
+    fn split_compressed_input_yields_whole_messages() {
         let text = "wheel of a mill, ".repeat(20);
         let mut frame = Vec::new();
         Deflate::negotiate("permessage-deflate").unwrap().0.encode(&mut frame, TEXT, text.as_bytes());
@@ -425,22 +431,22 @@ mod tests {
         bytes.extend(masked(0x89, b"ping in between"));
         bytes.extend(masked(0x80, two));
         bytes.extend(masked(0x81, b"as it is"));
-        let accept = Accept::new(text.len(), true);
-        let whole = decode_accepting(&bytes, bytes.len(), accept).unwrap();
+        let limits = DecoderLimits::new(text.len(), true);
+        let whole = decode_with_limits(&bytes, bytes.len(), limits).unwrap();
         let expected = format!("Text({text:?})");
         assert_eq!([&whole[0], &whole[2], &whole[3]], [&expected, &expected, "Text(\"as it is\")"]);
         for step in 1..bytes.len() {
-            assert_eq!(decode_accepting(&bytes, step, accept).unwrap(), whole, "step {step}");
+            assert_eq!(decode_with_limits(&bytes, step, limits).unwrap(), whole, "step {step}");
         }
-        let small = Accept::new(text.len() - 1, true);
-        assert_eq!(decode_accepting(&bytes, bytes.len(), small).unwrap_err().code, CLOSE_TOO_LARGE);
+        let small = DecoderLimits::new(text.len() - 1, true);
+        assert_eq!(decode_with_limits(&bytes, bytes.len(), small).unwrap_err().code, CLOSE_TOO_LARGE);
     }
 
     #[test]
-    fn only_the_first_frame_of_an_agreed_compressed_message_has_the_bit() {
-        let deflate = Accept::new(100, true);
+    fn compression_bit_is_allowed_only_on_first_frame() {
+        let deflate = DecoderLimits::new(100, true);
         let hello = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
-        assert_eq!(decode_accepting(&masked(0xc1, &hello), 1, deflate).unwrap(), ["Text(\"Hello\")"]);
+        assert_eq!(decode_with_limits(&masked(0xc1, &hello), 1, deflate).unwrap(), ["Text(\"Hello\")"]);
         let cases = [
             (plain(100), masked(0xc1, &hello), CLOSE_PROTOCOL),
             (deflate, masked(0xc9, b"ping"), CLOSE_PROTOCOL),
@@ -451,9 +457,9 @@ mod tests {
             // A stored block of two bytes that are not UTF-8.
             (deflate, masked(0xc1, &[0, 2, 0, 0xfd, 0xff, 0xff, 0xfe, 0]), CLOSE_NOT_UTF8),
         ];
-        for (accept, bytes, code) in cases {
+        for (limits, bytes, code) in cases {
             for step in [1, bytes.len()] {
-                assert_eq!(decode_accepting(&bytes, step, accept).unwrap_err().code, code, "{bytes:?}");
+                assert_eq!(decode_with_limits(&bytes, step, limits).unwrap_err().code, code, "{bytes:?}");
             }
         }
     }

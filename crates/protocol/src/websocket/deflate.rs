@@ -2,7 +2,9 @@ use std::cell::RefCell;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-use super::{Accept, Broken, CLOSE_NOT_UTF8, CLOSE_TOO_LARGE, RSV1, TOO_COMPRESSIBLE, TOO_LARGE, encode_frame};
+use super::{
+    CLOSE_NOT_UTF8, CLOSE_TOO_LARGE, CloseFrame, DecoderLimits, RSV1, TOO_COMPRESSIBLE, TOO_LARGE, encode_frame,
+};
 
 /// Minimum payload size for compression: below it the saved bytes are not worth the processor time.
 const PAYLOAD_BYTES_MIN: usize = 64;
@@ -42,12 +44,12 @@ impl Deflate {
     /// Returns the first acceptable offer of a client, and the response to it. Both are values of
     /// `Sec-WebSocket-Extensions`.
     pub fn negotiate(offers: &str) -> Option<(Self, String)> {
-        offers.split(',').find_map(Self::accept)
+        offers.split(',').find_map(Self::limits)
     }
 
     /// Parses one offer. An offer with an unknown, repeated or malformed parameter is declined. Source: RFC 7692,
     /// section 7.1.
-    fn accept(offer: &str) -> Option<(Self, String)> {
+    fn limits(offer: &str) -> Option<(Self, String)> {
         let mut parts = offer.split(';').map(str::trim);
         if parts.next() != Some("permessage-deflate") {
             return None;
@@ -137,12 +139,12 @@ impl Deflater {
 /// the accepted size, while `on` runs.
 pub(super) fn inflated<T>(
     payload: &[u8],
-    accept: Accept,
-    on: impl FnOnce(&[u8]) -> Result<T, Broken>,
-) -> Result<T, Broken> {
+    limits: DecoderLimits,
+    on: impl FnOnce(&[u8]) -> Result<T, CloseFrame>,
+) -> Result<T, CloseFrame> {
     // Taken out of the thread-local, not borrowed, so that `on` may also decompress messages.
     let (mut decompressor, mut out) = INFLATER.take().unwrap_or_else(|| (Decompress::new(false), Vec::new()));
-    let result = inflate(&mut decompressor, payload, accept, &mut out).and_then(|()| on(&out));
+    let result = inflate(&mut decompressor, payload, limits, &mut out).and_then(|()| on(&out));
     out.clear();
     if out.capacity() > KEPT_BYTES_MAX {
         out = Vec::new();
@@ -151,9 +153,14 @@ pub(super) fn inflated<T>(
     result
 }
 
-fn inflate(decompressor: &mut Decompress, payload: &[u8], accept: Accept, out: &mut Vec<u8>) -> Result<(), Broken> {
-    let bytes_max = accept.inflated_bytes_max(payload.len());
-    const BAD: Broken = Broken { code: CLOSE_NOT_UTF8, reason: "not a compressed message" };
+fn inflate(
+    decompressor: &mut Decompress,
+    payload: &[u8],
+    limits: DecoderLimits,
+    out: &mut Vec<u8>,
+) -> Result<(), CloseFrame> {
+    let bytes_max = limits.inflated_bytes_max(payload.len());
+    const BAD: CloseFrame = CloseFrame { code: CLOSE_NOT_UTF8, reason: "invalid compressed message" };
     decompressor.reset(false);
     let mut ended = false;
     for mut rest in [payload, &END] {
@@ -170,8 +177,8 @@ fn inflate(decompressor: &mut Decompress, payload: &[u8], accept: Accept, out: &
             let status = decompressor.decompress_vec(rest, out, FlushDecompress::None).map_err(|_| BAD)?;
             rest = &rest[(decompressor.total_in() - taken) as usize..];
             if out.len() > bytes_max {
-                let reason = if bytes_max < accept.message_bytes_max { TOO_COMPRESSIBLE } else { TOO_LARGE };
-                return Err(Broken { code: CLOSE_TOO_LARGE, reason });
+                let reason = if bytes_max < limits.message_bytes_max { TOO_COMPRESSIBLE } else { TOO_LARGE };
+                return Err(CloseFrame { code: CLOSE_TOO_LARGE, reason });
             }
             ended = status == Status::StreamEnd;
             let stuck = !ended && taken == decompressor.total_in() && made == out.len();
@@ -212,16 +219,14 @@ mod tests {
     }
 
     fn inflated_whole(payload: &[u8], bytes_max: usize) -> Result<Vec<u8>, u16> {
-        inflated(
-            payload,
-            Accept { inflate_ratio_max: 2000, ..Accept::new(bytes_max, true) },
-            |whole| Ok(whole.to_vec()),
-        )
-        .map_err(|broken| broken.code)
+        inflated(payload, DecoderLimits { inflate_ratio_max: 2000, ..DecoderLimits::new(bytes_max, true) }, |whole| {
+            Ok(whole.to_vec())
+        })
+        .map_err(|close| close.code)
     }
 
     #[test]
-    fn what_is_compressed_comes_back() {
+    fn compression_round_trips() {
         for window_bits in WINDOW_BITS {
             for length in [64, 100, 1000, 40_000, 300_000] {
                 let payload = text(length);
@@ -233,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_kept() {
+    fn compression_window_has_negotiated_size() {
         // One kilobyte of noise, twice: only a window that reaches back that far makes it smaller.
         let mut state = 1u32;
         let noise: Vec<u8> = std::iter::repeat_with(|| {
@@ -252,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn small_payloads_and_noise_are_sent_as_they_are() {
+    fn incompressible_payloads_are_sent_uncompressed() {
         let mut frame = Vec::new();
         deflate(15).encode(&mut frame, 1, &[b'x'; PAYLOAD_BYTES_MIN - 1]);
         assert_eq!(frame[0], 0x81);
@@ -264,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_samples_of_the_rfc_are_read() {
+    fn rfc_samples_are_decoded() {
         let hello = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
         let stored = [0x00, 0x05, 0x00, 0xfa, 0xff, 0x48, 0x65, 0x6c, 0x6c, 0x6f, 0x00];
         let last = [0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 0x00];
@@ -278,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_too_large_at_the_first_byte_too_many() {
+    fn inflation_stops_at_size_limit() {
         let bomb = compressed(&vec![0; 8 << 20], 15);
         assert!(bomb.len() < (8 << 20) / 100, "{}", bomb.len());
         for max in [0, 1, 1000, 1 << 20, (8 << 20) - 1] {
@@ -290,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_data_is_refused_and_does_no_harm_to_the_next() {
+    fn invalid_data_does_not_affect_next_message() {
         let good = compressed(&text(1000), 15);
         let reserved_block = [0x07];
         let before_the_beginning = [0x02, 0x09, 0x00];
@@ -305,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_offer_that_can_be_met_is_answered() {
+    fn first_supported_offer_is_accepted() {
         let plain = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
         let ten = format!("{plain}; server_max_window_bits=10");
         let cases = [

@@ -4,7 +4,7 @@
 mod decoder;
 mod deflate;
 
-pub use decoder::{Accept, Decoder};
+pub use decoder::{Decoder, DecoderLimits};
 pub use deflate::Deflate;
 
 /// Opcodes. Source: RFC 6455, section 5.2.
@@ -85,9 +85,12 @@ pub enum Message<'a> {
     Close(Option<u16>),
 }
 
-/// Protocol error that ends a connection: the close code to send and a readable reason.
+/// Body of the close frame that ends a connection: the close code and a readable reason. The decoder returns it as
+/// its error, because a protocol error ends the connection.
+///
+/// Source: RFC 6455, section 5.5.1.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub struct Broken {
+pub struct CloseFrame {
     pub code: u16,
     pub reason: &'static str,
 }

@@ -2,8 +2,8 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use millrace_protocol::{
-    ChannelName, Epoch, Form, Gap, Kind, Position, Publication, PublicationHead,
-    form::Envelope,
+    ChannelName, Encoding, Epoch, Gap, Kind, Position, Publication, PublicationHead,
+    encoding::Envelope,
     websocket::{BINARY, TEXT},
 };
 use rand_pcg::{
@@ -15,25 +15,33 @@ const SEED: u64 = 0x5eed;
 const ROUNDS: usize = 5_000;
 
 #[test]
-fn every_form_is_spelled_as_the_simple_way_does() {
+fn every_encoding_matches_simple_reference() {
     let mut dice = Dice(Pcg64Mcg::seed_from_u64(SEED));
     for round in 0..ROUNDS {
         let (channel, epoch, publication) = (dice.channel(), Epoch(dice.number() as u32), dice.publication());
         let gap = Gap { from: dice.position(), to: dice.position() };
-        for form in [Form::Bare, Form::Session, Form::Lines, Form::Sse, Form::SseMany, Form::Ndjson, Form::NdjsonMany] {
-            let mut out = b"what is there stays".to_vec();
+        for encoding in [
+            Encoding::Bare,
+            Encoding::Session,
+            Encoding::Lines,
+            Encoding::Sse,
+            Encoding::SseMany,
+            Encoding::Ndjson,
+            Encoding::NdjsonMany,
+        ] {
+            let mut out = b"earlier bytes".to_vec();
             let mut expected = out.clone();
-            form.encode(&mut out, &channel, epoch, &publication);
-            expected.extend(message(form, &channel, epoch, &publication));
-            form.encode_gap(&mut out, &channel, gap);
-            expected.extend(gap_message(form, &channel, gap));
-            assert_same(&out, &expected, &format!("seed {SEED:#x}, round {round}, {form:?}, {publication:?}"));
+            encoding.encode(&mut out, &channel, epoch, &publication);
+            expected.extend(message(encoding, &channel, epoch, &publication));
+            encoding.encode_gap(&mut out, &channel, gap);
+            expected.extend(gap_message(encoding, &channel, gap));
+            assert_same(&out, &expected, &format!("seed {SEED:#x}, round {round}, {encoding:?}, {publication:?}"));
         }
     }
 }
 
 #[test]
-fn every_answer_is_spelled_as_the_simple_way_does() {
+fn every_reply_matches_simple_reference() {
     let mut dice = Dice(Pcg64Mcg::seed_from_u64(SEED));
     for round in 0..ROUNDS / 10 {
         let (channel, end) = (dice.channel(), dice.position());
@@ -69,16 +77,16 @@ fn assert_same(out: &[u8], expected: &[u8], what: &str) {
     assert!(out == expected, "{what}\n  is     {}\n  not    {}", out.escape_ascii(), expected.escape_ascii());
 }
 
-fn message(form: Form, channel: &ChannelName, epoch: Epoch, publication: &Publication) -> Vec<u8> {
+fn message(encoding: Encoding, channel: &ChannelName, epoch: Epoch, publication: &Publication) -> Vec<u8> {
     let words = |push, channel| envelope(push, channel, epoch, publication);
-    match form {
-        Form::Bare if publication.kind == Kind::Binary => frame(BINARY, publication.data()),
-        Form::Bare => frame(TEXT, publication.data()),
-        Form::Session => frame(TEXT, words("message", Some(channel)).as_bytes()),
-        Form::Lines => (words("message", Some(channel)) + "\n").into_bytes(),
-        Form::SseMany => format!("data: {}\n\n", words("", Some(channel))).into_bytes(),
-        Form::Ndjson => (words("", None) + "\n").into_bytes(),
-        Form::NdjsonMany => (words("", Some(channel)) + "\n").into_bytes(),
+    match encoding {
+        Encoding::Bare if publication.kind == Kind::Binary => frame(BINARY, publication.data()),
+        Encoding::Bare => frame(TEXT, publication.data()),
+        Encoding::Session => frame(TEXT, words("message", Some(channel)).as_bytes()),
+        Encoding::Lines => (words("message", Some(channel)) + "\n").into_bytes(),
+        Encoding::SseMany => format!("data: {}\n\n", words("", Some(channel))).into_bytes(),
+        Encoding::Ndjson => (words("", None) + "\n").into_bytes(),
+        Encoding::NdjsonMany => (words("", Some(channel)) + "\n").into_bytes(),
         _ => {
             let text = match publication.kind() {
                 Kind::Binary => BASE64_STANDARD.encode(publication.data()),
@@ -90,14 +98,14 @@ fn message(form: Form, channel: &ChannelName, epoch: Epoch, publication: &Public
     }
 }
 
-fn gap_message(form: Form, channel: &ChannelName, gap: Gap) -> Vec<u8> {
-    match form {
-        Form::Bare => frame(8, &[&4000u16.to_be_bytes(), spelled(gap.to).as_bytes()].concat()),
-        Form::Session => frame(TEXT, gap_words("gap", Some(channel), gap).as_bytes()),
-        Form::Lines => (gap_words("gap", Some(channel), gap) + "\n").into_bytes(),
-        Form::SseMany => format!("event: gap\ndata: {}\n\n", gap_words("", Some(channel), gap)).into_bytes(),
-        Form::Ndjson => format!("{{\"gap\":{}}}\n", gap_words("", None, gap)).into_bytes(),
-        Form::NdjsonMany => format!("{{\"gap\":{}}}\n", gap_words("", Some(channel), gap)).into_bytes(),
+fn gap_message(encoding: Encoding, channel: &ChannelName, gap: Gap) -> Vec<u8> {
+    match encoding {
+        Encoding::Bare => frame(8, &[&4000u16.to_be_bytes(), spelled(gap.to).as_bytes()].concat()),
+        Encoding::Session => frame(TEXT, gap_words("gap", Some(channel), gap).as_bytes()),
+        Encoding::Lines => (gap_words("gap", Some(channel), gap) + "\n").into_bytes(),
+        Encoding::SseMany => format!("event: gap\ndata: {}\n\n", gap_words("", Some(channel), gap)).into_bytes(),
+        Encoding::Ndjson => format!("{{\"gap\":{}}}\n", gap_words("", None, gap)).into_bytes(),
+        Encoding::NdjsonMany => format!("{{\"gap\":{}}}\n", gap_words("", Some(channel), gap)).into_bytes(),
         _ => format!("event: gap\nid: {}\ndata: {}\n\n", spelled(gap.to), gap_words("", None, gap)).into_bytes(),
     }
 }

@@ -34,9 +34,9 @@ pub struct Join {
     /// Time of joining in milliseconds since 1970, shown to other participants.
     pub since_ms: u64,
     /// Random bytes that must never be reused: the first array completes the id, the second one is the secret.
-    pub chance: [[u8; 16]; 2],
+    pub random: [[u8; 16]; 2],
     /// Identifies the client that joins: all participants of one client have the same number. 0 means unknown.
-    pub holder: u32,
+    pub client_id: u32,
 }
 
 /// Result of a successful join.
@@ -125,18 +125,18 @@ impl Room {
         if self.participants.len() >= max {
             return Err(Refused::Full(self.topology, max));
         }
-        let own = self.participants.values().filter(|other| other.holder == join.holder).count();
-        if join.holder != 0 && own >= CLIENT_SHARE_FACTOR.saturating_mul(max - self.participants.len()) {
+        let own = self.participants.values().filter(|other| other.client_id == join.client_id).count();
+        if join.client_id != 0 && own >= CLIENT_SHARE_FACTOR.saturating_mul(max - self.participants.len()) {
             return Err(Refused::ClientQuota(own, max));
         }
         self.next += 1;
-        let id = ParticipantId::new(self.next, join.chance[0]);
-        let secret: String = join.chance[1].iter().map(|byte| format!("{byte:02x}")).collect();
-        let Join { name, role, since_ms, holder, .. } = join;
+        let id = ParticipantId::new(self.next, join.random[0]);
+        let secret: String = join.random[1].iter().map(|byte| format!("{byte:02x}")).collect();
+        let Join { name, role, since_ms, client_id, .. } = join;
         let participant = Participant {
             name,
             role,
-            holder,
+            client_id,
             since_ms,
             muted: false,
             muted_by_host: Muted::default(),

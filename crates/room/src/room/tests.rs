@@ -13,7 +13,7 @@ use super::*;
 struct Bench {
     room: Room,
     now: Instant,
-    chance: Pcg64Mcg,
+    random: Pcg64Mcg,
     config: Config,
 }
 
@@ -25,13 +25,13 @@ impl Bench {
     #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
     fn with(topology: Topology, config: Config) -> Self {
         let room = Room::new(config.clone(), Some(topology)).expect("a room");
-        Self { room, now: Instant::now(), chance: Pcg64Mcg::seed_from_u64(7), config }
+        Self { room, now: Instant::now(), random: Pcg64Mcg::seed_from_u64(7), config }
     }
 
     fn join(&mut self, role: Role) -> Result<Joined, Refused> {
-        let mut chance = [[0; 16]; 2];
-        chance.iter_mut().for_each(|bytes| self.chance.fill_bytes(bytes));
-        self.room.join(self.now, Join { name: "ann".into(), role, chance, ..Join::default() })
+        let mut random = [[0; 16]; 2];
+        random.iter_mut().for_each(|bytes| self.random.fill_bytes(bytes));
+        self.room.join(self.now, Join { name: "ann".into(), role, random, ..Join::default() })
     }
 
     fn member(&mut self) -> Joined {
@@ -326,14 +326,14 @@ fn auto_uses_switch_from_three_participants() {
 fn random_walk_keeps_invariants() {
     let seeds: u64 = std::env::var("MILLRACE_SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(300);
     for seed in 0..seeds {
-        let mut chance = Pcg64Mcg::seed_from_u64(seed);
+        let mut random = Pcg64Mcg::seed_from_u64(seed);
         let topologies =
             [Topology::P2p, Topology::Mesh, Topology::Star, Topology::Relay, Topology::Tree, Topology::Auto];
-        let topology = topologies[chance.next_u32() as usize % topologies.len()];
+        let topology = topologies[random.next_u32() as usize % topologies.len()];
         let config = Config {
-            participants_max: 1 + chance.next_u32() as usize % 20,
-            children_max: 1 + chance.next_u32() as usize % 3,
-            has_switch: chance.next_u32() % 2 == 0,
+            participants_max: 1 + random.next_u32() as usize % 20,
+            children_max: 1 + random.next_u32() as usize % 3,
+            has_switch: random.next_u32() % 2 == 0,
             ..Config::default()
         };
         let mut bench = Bench::with(topology, config);
@@ -341,9 +341,9 @@ fn random_walk_keeps_invariants() {
         let mut ids = BTreeSet::new();
         let mut version = 0;
         for _ in 0..200 {
-            match chance.next_u32() % 10 {
+            match random.next_u32() % 10 {
                 0..4 => {
-                    let role = [Role::Member, Role::Hub, Role::Viewer][chance.next_u32() as usize % 3];
+                    let role = [Role::Member, Role::Hub, Role::Viewer][random.next_u32() as usize % 3];
                     if let Ok(joined) = bench.join(role) {
                         assert!(ids.last().is_none_or(|last| *last < joined.id), "seed {seed}: ids rise");
                         ids.insert(joined.id.clone());
@@ -351,12 +351,12 @@ fn random_walk_keeps_invariants() {
                     }
                 }
                 4 | 5 if !there.is_empty() => {
-                    let gone = there.swap_remove(chance.next_u32() as usize % there.len());
+                    let gone = there.swap_remove(random.next_u32() as usize % there.len());
                     bench.room.leave(bench.now, gone.id.as_str());
                 }
                 6..9 if !there.is_empty() => {
-                    let one = &there[chance.next_u32() as usize % there.len()];
-                    let uplink = chance.next_u32() % 1000;
+                    let one = &there[random.next_u32() as usize % there.len()];
+                    let uplink = random.next_u32() % 1000;
                     let mut report = json!({ "uplink_kbps": uplink, "rtt_ms": uplink % 7 });
                     let parent = bench.room.state()["parents"][one.id.as_str()].as_str().map(str::to_owned);
                     if let Some(parent) = parent.filter(|_| uplink % 2 == 0) {
@@ -364,7 +364,7 @@ fn random_walk_keeps_invariants() {
                     }
                     let _ = bench.report(one, report);
                 }
-                _ => bench.wait_ms(u64::from(chance.next_u32() % 6_000)),
+                _ => bench.wait_ms(u64::from(random.next_u32() % 6_000)),
             }
             let changes = bench.outputs().iter().filter(|output| **output == Output::State).count() as u64;
             version += changes;

@@ -12,7 +12,7 @@ use str0m::{
 
 use crate::{
     channels::{self, BUFFERED_MAX, Channels, Event, Lane},
-    connection::{Broken, Candidates, Connection, LibraryOutput},
+    connection::{Candidates, Connection, ConnectionError, LibraryOutput},
     contain::contain,
     crypto,
     sdp::{self, BadOffer},
@@ -91,7 +91,7 @@ impl Peer {
             let answer = peer.connection.rtc.sdp_api().accept_offer(offer)?;
             Ok((peer, answer.to_sdp_string()))
         });
-        made.unwrap_or(Err(Broken::Panicked)).map_err(|broken| BadOffer::new(sdp::reason(&broken)))
+        made.unwrap_or(Err(ConnectionError::Panicked)).map_err(|error| BadOffer::new(sdp::reason(&error)))
     }
 
     /// Creates a client's end with both channels, reachable at `local`.
@@ -145,12 +145,12 @@ impl Peer {
         to: SocketAddr,
         datagram: &[u8],
         out: &mut impl Output,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, ConnectionError> {
         let Self { connection, channels } = self;
         connection.handle_datagram(now, from, to, datagram, |rtc, output| handle_output(channels, rtc, output, out))
     }
 
-    pub fn handle_timeout(&mut self, now: Instant, out: &mut impl Output) -> Result<(), Broken> {
+    pub fn handle_timeout(&mut self, now: Instant, out: &mut impl Output) -> Result<(), ConnectionError> {
         let Self { connection, channels } = self;
         connection.handle_timeout(now, |rtc, output| handle_output(channels, rtc, output, out))
     }
@@ -163,7 +163,7 @@ impl Peer {
         is_text: bool,
         message: &[u8],
         out: &mut impl Output,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, ConnectionError> {
         // The retransmission timer must start now, not at the time of the last input.
         let late = self.connection.catch_up(now);
         let Self { connection, channels } = self;
@@ -183,7 +183,7 @@ impl Peer {
     }
 
     /// Sets the threshold of buffered bytes below which [`Event::Low`] is reported.
-    pub fn set_low(&mut self, lane: Lane, threshold: usize, out: &mut impl Output) -> Result<(), Broken> {
+    pub fn set_low(&mut self, lane: Lane, threshold: usize, out: &mut impl Output) -> Result<(), ConnectionError> {
         let id = self.channels.id(lane);
         self.run(out, |rtc| {
             if let Some(mut channel) = id.and_then(|id| rtc.channel(id)) {
@@ -199,7 +199,11 @@ impl Peer {
         connection.close(|rtc, output| handle_output(channels, rtc, output, out));
     }
 
-    fn run<T>(&mut self, out: &mut impl Output, work: impl FnOnce(&mut Rtc) -> Result<T, Broken>) -> Result<T, Broken> {
+    fn run<T>(
+        &mut self,
+        out: &mut impl Output,
+        work: impl FnOnce(&mut Rtc) -> Result<T, ConnectionError>,
+    ) -> Result<T, ConnectionError> {
         let Self { connection, channels } = self;
         connection.run(work, |rtc, output| handle_output(channels, rtc, output, out))
     }
@@ -210,7 +214,7 @@ fn handle_output(
     rtc: &mut Rtc,
     output: LibraryOutput,
     out: &mut impl Output,
-) -> Result<(), Broken> {
+) -> Result<(), ConnectionError> {
     match output {
         LibraryOutput::Datagram(to, datagram) => out.send(to, datagram),
         LibraryOutput::Event(event) => {
@@ -228,7 +232,7 @@ impl Offer {
     /// Errors: the reason why the answer cannot be used.
     pub fn accept(self, answer: &str) -> Result<Peer, BadOffer> {
         let Self { mut peer, pending, .. } = self;
-        let bad = |broken: Broken| BadOffer::answer(sdp::reason(&broken));
+        let bad = |error: ConnectionError| BadOffer::answer(sdp::reason(&error));
         let answer = sdp::parse(answer, SdpAnswer::from_sdp_string).map_err(BadOffer::answer)?;
         peer.connection.rtc.sdp_api().accept_answer(pending, answer).map_err(|error| bad(error.into()))?;
         Ok(peer)

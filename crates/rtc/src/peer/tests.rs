@@ -356,7 +356,7 @@ fn each_mode_of_channel_survives_loss() {
         assert!(pair.run(Duration::from_secs(2), both_open));
         pair.lose = 7;
         let (mut came, mut latest) = (Vec::new(), Duration::ZERO);
-        let mut hear = |pair: &mut Pair, began: Instant| {
+        let mut receive = |pair: &mut Pair, began: Instant| {
             for event in pair.outs[0].events.drain(..) {
                 let Event::Data(Lane::Latest, message) = event else { continue };
                 let n = u32::from_be_bytes(message[..4].try_into().unwrap());
@@ -371,12 +371,12 @@ fn each_mode_of_channel_survives_loss() {
             let next = began + (n + 1) * Duration::from_millis(10);
             while pair.now < next {
                 pair.run(Duration::from_millis(1), |_| false);
-                hear(&mut pair, began);
+                receive(&mut pair, began);
             }
         }
         for _ in 0..5_000 {
             pair.run(Duration::from_millis(1), |_| false);
-            hear(&mut pair, began);
+            receive(&mut pair, began);
         }
         let lost = COUNT as usize - came.len();
         let in_order = came.is_sorted();

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_found_by_its_hash_alone() {
+    fn api_key_is_found_by_hash() {
         let [first, second] = [(); 2].map(|()| generate().unwrap());
         assert!(first.starts_with(PREFIX) && first != second);
         let printed = [&first, &second].map(|key| decode_hash(&encode_hash(&hash(key))).unwrap());

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_longer_than_it_is_good() {
+    fn expired_tokens_are_not_returned() {
         let cache = Cache::new(10);
         cache.insert("a", 1, until(100));
         assert!(cache.get("a", 1, 99).is_some() && cache.get("b", 1, 0).is_none());
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_is_bounded_and_what_is_asked_for_stays() {
+    fn cache_is_bounded_and_keeps_used_tokens() {
         let cache = Cache::new(10);
         cache.insert("often", 0, until(100));
         for n in 0..1000 {

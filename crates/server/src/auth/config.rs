@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use millrace_protocol::{Code, Error, Grant, Pattern, Right};
+use millrace_protocol::{Code, Error, Grant, Pattern, Permission};
 use serde::{Deserialize, Serialize};
 
 use super::api_key;
@@ -128,7 +128,7 @@ impl Config {
         if let Some((key, _)) = without_effect.iter().find(|(_, is_set)| *is_set && !self.is_configured()) {
             return bad(
                 key,
-                "has no effect without a key, because then everyone may do everything: set `auth.secret`, `auth.keys`, `auth.jwks` or \
+                "has no effect without a key, because every client then has all permissions: set `auth.secret`, `auth.keys`, `auth.jwks` or \
                  `auth.api_keys`",
             );
         }
@@ -169,29 +169,29 @@ impl Config {
 ///
 /// Errors: the message describes the allowed URLs.
 fn check_url(url: &str) -> Result<(), &'static str> {
-    const WHAT: &str =
+    const ALLOWED: &str =
         "must be empty or https://HOST/PATH without a password; http:// is allowed for this machine only";
     if url.is_empty() {
         return Ok(());
     }
-    let uri: http::Uri = url.parse().map_err(|_| WHAT)?;
-    let authority = uri.authority().ok_or(WHAT)?;
+    let uri: http::Uri = url.parse().map_err(|_| ALLOWED)?;
+    let authority = uri.authority().ok_or(ALLOWED)?;
     let is_here = matches!(authority.host(), "localhost" | "127.0.0.1" | "[::1]");
     match uri.scheme_str() {
-        _ if authority.as_str().contains('@') => Err(WHAT),
+        _ if authority.as_str().contains('@') => Err(ALLOWED),
         Some("https") => Ok(()),
         Some("http") if is_here => Ok(()),
-        _ => Err(WHAT),
+        _ => Err(ALLOWED),
     }
 }
 
 impl Rights {
-    pub fn by_right(&self) -> [(Right, &[String]); 4] {
+    pub fn by_right(&self) -> [(Permission, &[String]); 4] {
         [
-            (Right::Subscribe, &self.subscribe),
-            (Right::Publish, &self.publish),
-            (Right::Presence, &self.presence),
-            (Right::History, &self.history),
+            (Permission::Subscribe, &self.subscribe),
+            (Permission::Publish, &self.publish),
+            (Permission::Presence, &self.presence),
+            (Permission::History, &self.history),
         ]
     }
 
@@ -253,16 +253,16 @@ mod tests {
     }
 
     #[test]
-    fn a_device_publishes_only_where_its_name_stands() {
+    fn subject_placeholder_limits_device_to_its_channels() {
         let grant = publish(&["cars/{sub}/#"], Some("car-7")).unwrap();
-        let may = |target: &str| grant.check(Right::Publish, &Target::parse(target).unwrap()).is_ok();
+        let may = |target: &str| grant.check(Permission::Publish, &Target::parse(target).unwrap()).is_ok();
         assert!(
             may("cars/car-7/telemetry") && !may("cars/car-8/telemetry") && !may("cars/car-70/x") && !may("cars/+/x")
         );
     }
 
     #[test]
-    fn no_subject_widens_a_pattern() {
+    fn subject_cannot_widen_pattern() {
         for subject in ["+", "#", "a/b", "", "../x", "a b", "ä", "{sub}"] {
             assert_eq!(publish(&["cars/{sub}/#"], Some(subject)).unwrap_err().code, Code::Unauthorized, "{subject}");
             assert!(publish(&["cars/#"], Some(subject)).is_ok(), "it is not used: {subject}");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn key_sets_come_over_tls() {
+    fn key_set_url_requires_tls() {
         for good in ["", "https://id.example/keys.json", "http://127.0.0.1:9000/keys", "http://[::1]:1/k"] {
             assert!(check_url(good).is_ok(), "{good}");
         }

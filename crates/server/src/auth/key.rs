@@ -50,7 +50,7 @@ pub struct Key {
     pub algorithm: Algorithm,
     /// Name of the key in tokens (`kid`).
     pub id: Option<String>,
-    /// Source of the key, for messages to people.
+    /// Source of the key, for messages to the operator.
     pub from: String,
     material: Material,
 }
@@ -73,15 +73,15 @@ pub enum KeyError {
     InFile { path: PathBuf, error: Box<KeyError> },
     #[error("this is a private key: give the server only the public one, from `openssl pkey -in private.pem -pubout`")]
     PrivateKey,
-    #[error("this is no public key in PEM (`-----BEGIN PUBLIC KEY-----`) and no JSON Web Key Set")]
+    #[error("expected a public key in PEM (`-----BEGIN PUBLIC KEY-----`) or a JSON Web Key Set")]
     NotPem,
-    #[error("this public key is none of RSA (2048 bits or more), P-256, Ed25519")]
+    #[error("unsupported public key: expected RSA (2048 bits or more), P-256 or Ed25519")]
     UnsupportedKey,
-    #[error("this is no JSON Web Key Set (`{{\"keys\": [..]}}`)")]
+    #[error("expected a JSON Web Key Set (`{{\"keys\": [..]}}`)")]
     NotAKeySet,
     #[error("more than {SET_MAX} keys")]
     TooManyKeys,
-    #[error("no key of this set is for signatures by RS256, ES256 or EdDSA")]
+    #[error("the key set has no key for signatures by RS256, ES256 or EdDSA")]
     NoUsableKey,
 }
 
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_is_taken_as_far_as_it_can_be_used() {
+    fn key_set_skips_unusable_keys() {
         let x = BASE64_URL_SAFE_NO_PAD.encode([7; 32]);
         let good = format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{x}","kid":"a","alg":"EdDSA","use":"sig","more":1}}"#);
         let others = [
@@ -281,11 +281,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_public_key_is_named() {
+    fn invalid_key_has_a_reason() {
         let error = |pem: &str| Key::from_pem(pem.as_bytes(), "").unwrap_err().to_string();
         assert!(error("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").contains("private key"));
-        assert!(error("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n").contains("none of"));
-        assert!(error("secret").contains("no public key"));
+        assert!(
+            error("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n").contains("unsupported public key")
+        );
+        assert!(error("secret").contains("expected a public key"));
         assert!(Key::from_secret(&[1; 31], "").is_err() && Key::from_secret(&[1; 32], "").is_ok());
     }
 }

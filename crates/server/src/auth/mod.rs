@@ -24,7 +24,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use millrace_protocol::{Code, Error, Grant, Pattern, Right};
+use millrace_protocol::{Code, Error, Grant, Pattern, Permission};
 use millrace_transport::access::{Authority, Verdict};
 use tokio::sync::watch;
 
@@ -38,7 +38,7 @@ use self::{
 };
 
 /// Permissions of clients without a token, by namespace.
-pub type Anonymous = BTreeMap<String, Vec<Right>>;
+pub type Anonymous = BTreeMap<String, Vec<Permission>>;
 /// Function that returns the seconds since 1970.
 pub type Clock = fn() -> u64;
 
@@ -79,7 +79,7 @@ struct Rules {
 /// A verified token.
 pub struct Verified {
     pub grant: Arc<Grant>,
-    /// Source of the key that verified it, for messages to people.
+    /// Source of the key that verified it, for messages to the operator.
     pub by: String,
 }
 

@@ -19,7 +19,7 @@ pub struct Revocations {
 
 #[derive(Default)]
 struct Lists {
-    told: List,
+    by_api: List,
     file: List,
     entries_max: usize,
 }
@@ -57,16 +57,18 @@ impl Revocations {
         {
             let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
             let max = lists.entries_max;
-            if lists.told.len() >= max {
-                lists.told.forget(now_s);
+            if lists.by_api.len() >= max {
+                lists.by_api.drop_expired(now_s);
             }
-            if lists.told.len() >= max {
+            if lists.by_api.len() >= max {
                 return Err(Error::new(
                     Code::TooMany,
-                    format!("{max} are revoked already (`auth.revoked_max`): take the key out of use that signed them"),
+                    format!(
+                        "the maximum of {max} revocations is reached (`auth.revoked_max`); replace the key that signed the tokens instead"
+                    ),
                 ));
             }
-            lists.told.add(revoked, until_s);
+            lists.by_api.add(revoked, until_s);
         }
         self.changes.send_modify(|changes| *changes += 1);
         Ok(())
@@ -90,7 +92,7 @@ impl Revocations {
 
     pub fn contain(&self, grant: &Grant) -> bool {
         let lists = self.lists.read().unwrap_or_else(PoisonError::into_inner);
-        lists.told.contains(grant) || lists.file.contains(grant)
+        lists.by_api.contains(grant) || lists.file.contains(grant)
     }
 }
 
@@ -152,7 +154,7 @@ impl List {
         self.ids.len() + self.subjects.len()
     }
 
-    fn forget(&mut self, now_s: u64) {
+    fn drop_expired(&mut self, now_s: u64) {
         self.ids.retain(|_, until| *until > now_s);
         self.subjects.retain(|_, (_, until)| *until > now_s);
     }
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_what_a_subject_was_given_before() {
+    fn ids_and_earlier_tokens_of_subject_are_revoked() {
         let revocations = Revocations::new(10);
         let changes = revocations.changes();
         revocations.add(Revoked::Id("a".into()), 500, 0).unwrap();
@@ -192,19 +194,19 @@ mod tests {
     }
 
     #[test]
-    fn a_full_list_forgets_only_what_has_ended() {
+    fn full_list_drops_only_expired_revocations() {
         let revocations = Revocations::new(2);
         let add = |id: &str, until_s, now_s| revocations.add(Revoked::Id(id.into()), until_s, now_s);
         add("a", 100, 0).unwrap();
         add("b", 200, 0).unwrap();
         assert_eq!(add("c", 300, 99).unwrap_err().code, Code::TooMany);
-        assert!(revocations.contain(&grant("", "a", None)), "nobody is let in again by many revocations");
+        assert!(revocations.contain(&grant("", "a", None)), "many revocations do not lift an earlier one");
         add("c", 300, 100).unwrap();
         assert!(!revocations.contain(&grant("", "a", None)) && revocations.contain(&grant("", "c", None)));
     }
 
     #[test]
-    fn a_file_lists_more() {
+    fn file_adds_and_removes_revocations() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"# lost phones\nid a1 # hers\n\nsub bob 1970-01-01T00:01:40Z\n").unwrap();
         let revocations = Revocations::new(10);

@@ -34,14 +34,14 @@ pub enum SigningError {
     )]
     ShortSecret,
     #[error(
-        "this is no private key in PEM that begins with `-----BEGIN PRIVATE KEY-----`; `openssl pkcs8 -topk8 -nodes` makes one of others"
+        "expected a private key in PEM that begins with `-----BEGIN PRIVATE KEY-----`; `openssl pkcs8 -topk8 -nodes` converts other private keys"
     )]
     NotPem,
-    #[error("this private key is none of RSA (2048 bits or more), P-256, Ed25519")]
+    #[error("unsupported private key: expected RSA (2048 bits or more), P-256 or Ed25519")]
     UnsupportedKey,
     #[error("use `openssl genpkey` to create a key pair for {}", .0.name())]
     NotGenerated(Algorithm),
-    #[error("the system has no randomness to give")]
+    #[error("the system has no random numbers")]
     NoRandomness,
     #[error(transparent)]
     Random(#[from] getrandom::Error),
@@ -158,7 +158,7 @@ mod tests {
     use crate::auth::key::Key;
 
     #[test]
-    fn what_a_pair_signs_its_public_half_knows() {
+    fn public_key_verifies_signature_of_its_pair() {
         for algorithm in [Algorithm::EdDsa, Algorithm::Es256] {
             let (pair, other) = (generate(algorithm).unwrap(), generate(algorithm).unwrap());
             let signing = SigningKey::parse(pair.private.as_bytes()).unwrap();

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_alone_and_localhost_are_loopback() {
+    fn port_alone_and_localhost_mean_loopback() {
         for (text, address) in [
             ("8080", "127.0.0.1:8080"),
             ("localhost:9097", "127.0.0.1:9097"),

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn later_layers_win() {
+    fn later_layers_override_earlier() {
         let file = file(
             "[limits]\nheartbeat = \"5s\"\ngrace = \"3s\"\n[server]\nshards = 3\n[namespaces.cars]\ncount_max = 7\n",
         );
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_where_and_shows_no_secret() {
+    fn error_names_source_and_hides_secrets() {
         for line in [
             "secret = 7341902586173420",
             "secret = 73419025861734207341902586173420",

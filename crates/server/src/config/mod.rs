@@ -309,6 +309,11 @@ impl Config {
         self.namespaces.iter().map(|(name, own)| (name.clone(), own.anonymous.clone())).collect()
     }
 
+    /// Returns the configuration for operators, without secrets.
+    pub fn shown(&self) -> serde_json::Value {
+        serde_json::to_value(self.without_secrets()).unwrap_or_default()
+    }
+
     /// Returns a copy that is safe to show: without secrets.
     pub fn without_secrets(&self) -> Self {
         let mut config = self.clone();
@@ -340,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_commented_defaults_are_the_defaults() {
+    fn default_file_matches_defaults() {
         let parsed: Config = toml::from_str(DEFAULT_TOML).unwrap();
         assert_eq!(parsed, Config::default());
         let commented: toml::Table = toml::from_str(DEFAULT_TOML).unwrap();
@@ -349,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn many_readers_take_longer_but_not_for_ever() {
+    fn drain_window_grows_with_readers_up_to_maximum() {
         let drain = Drain::default();
         let ms = |drain: Drain, readers| drain.spread(readers).as_millis();
         assert_eq!(
@@ -362,14 +367,14 @@ mod tests {
     }
 
     #[test]
-    fn the_query_of_a_key_set_is_not_shown() {
+    fn key_set_query_is_hidden() {
         let auth = crate::auth::Config { jwks: "https://id.example/keys?key=s3cr3t".into(), ..Default::default() };
         let shown = Config { auth, ..Config::default() }.without_secrets();
         assert_eq!(shown.auth.jwks, "https://id.example/keys?(hidden)");
     }
 
     #[test]
-    fn bad_values_are_named() {
+    fn invalid_values_are_named() {
         let mut config = Config::default();
         config.engine.url = "postgres".into();
         assert!(config.check().unwrap_err().to_string().contains("engine.url"));

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use millrace_engine::HistoryConfig;
-use millrace_protocol::Right;
+use millrace_protocol::Permission;
 use serde::{Deserialize, Serialize};
 
 /// Overrides for the channels of one first level. `None` keeps the value of `[history]`.
@@ -14,7 +14,7 @@ pub struct Namespace {
     pub age_max: Option<Duration>,
     pub durable: Option<bool>,
     /// Permissions without a token.
-    pub anonymous: Vec<Right>,
+    pub anonymous: Vec<Permission>,
 }
 
 impl Namespace {

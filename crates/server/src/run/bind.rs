@@ -15,7 +15,7 @@ use rustix::{
 
 use crate::{Config, tls::Tls, turn::Turn};
 
-/// Bound sockets that nobody serves yet.
+/// Bound sockets that are not served yet.
 pub struct Sockets {
     pub address: SocketAddr,
     /// One listener per shard, all at `address`.
@@ -45,7 +45,7 @@ pub fn bind(config: &Config) -> anyhow::Result<(Sockets, Option<Tls>, Arc<Limits
     let listeners = check_free(server.listen).and_then(|()| Listener::bind(server.listen, shards));
     let listeners = listeners.with_context(|| taken(server.listen))?;
     let address = listeners[0].address()?;
-    let tls = Tls::load(&config.tls, shards).context("TLS cannot be spoken")?;
+    let tls = Tls::load(&config.tls, shards).context("cannot set up TLS")?;
     let udp = match server.udp.as_str() {
         "" => None,
         address => Some(bind_udp(address.parse()?).with_context(|| format!("cannot receive datagrams on {address}"))?),
@@ -57,7 +57,7 @@ pub fn bind(config: &Config) -> anyhow::Result<(Sockets, Option<Tls>, Arc<Limits
         None => Vec::new(),
     };
     let agent = bind_optional(&server.agent, "answer agent checks")?;
-    let admin = bind_optional(&config.admin.listen, "answer operators")?;
+    let admin = bind_optional(&config.admin.listen, "serve the admin API")?;
     let turn = Turn::open(config, &own, tls.as_ref(), limits.clone())?;
     Ok((Sockets { address, listeners, udp, rtc, turn, agent, admin }, tls, limits))
 }
@@ -81,9 +81,20 @@ fn own_addresses() -> Vec<IpAddr> {
     interfaces.iter().map(|interface| interface.ip()).filter(|ip| !ip.is_loopback()).collect()
 }
 
+/// Returns the URLs at which the server can be reached: all own addresses if it listens on all of them.
+pub fn urls(scheme: &str, address: SocketAddr) -> Vec<String> {
+    if !address.ip().is_unspecified() {
+        return vec![format!("{scheme}://{address}")];
+    }
+    let mut urls = vec![format!("{scheme}://localhost:{}", address.port())];
+    let reachable = own_addresses().into_iter().filter(IpAddr::is_ipv4);
+    urls.extend(reachable.map(|ip| format!("{scheme}://{}", SocketAddr::new(ip, address.port()))));
+    urls
+}
+
 /// Returns the error for a listen address that cannot be bound.
 pub fn taken(address: SocketAddr) -> String {
-    format!("cannot listen on {address}: is another server there?")
+    format!("cannot listen on {address}; another program may use the address")
 }
 
 /// Checks that the address is free. The shards share one port, and the kernel would let a second server of the same

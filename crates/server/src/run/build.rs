@@ -3,18 +3,22 @@
 use std::{
     io,
     sync::{Arc, atomic::AtomicBool},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context as _;
 use millrace_engine::Engine;
 use millrace_node::Router;
 use millrace_protocol::ticket::TicketKey;
-use millrace_transport::{Limits, access::Access};
+use millrace_transport::{
+    Limits,
+    access::{Access, unix_s},
+};
 
-use super::{bind::Sockets, unix_ms, unix_s, urls};
+use super::bind::{Sockets, urls};
 use crate::{Config, auth::Auth, metrics::ShardMetrics, pages::Site, secure, tls::Tls};
 
-/// What the threads of the server share.
+/// State that the threads of the server share.
 pub struct Services {
     pub router: Arc<Router>,
     pub engine: Arc<dyn Engine>,
@@ -45,7 +49,7 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
     site.public_metrics = config.server.public_metrics || secure::is_open(config);
     site.ca = crate::tls::given_out(&config.tls)?;
     site.acme = tls.and_then(Tls::acme);
-    site.turn = sockets.turn.server.as_ref().map(|server| server.figures.clone());
+    site.turn = sockets.turn.server.as_ref().map(|server| server.metrics.clone());
     let tickets = Arc::new(ticket_key(config)?);
     let auth = Arc::new(Auth::new(&config.auth, &config.anonymous(), unix_s).context("`[auth]`")?);
     let access = Arc::new(Access {
@@ -68,4 +72,8 @@ fn ticket_key(config: &Config) -> anyhow::Result<TicketKey> {
     let mut chance = [0; 32];
     getrandom::fill(&mut chance).map_err(io::Error::other)?;
     Ok(TicketKey::new(&chance))
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

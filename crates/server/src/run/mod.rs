@@ -1,25 +1,26 @@
 //! The server from start to drain.
 //!
-//! [`start`] has three steps: [`bind`] opens every socket, [`build`] creates what the shards share, and [`spawn`] starts
-//! the threads.
+//! [`start`] has three steps: [`bind`] opens every socket, [`build`] creates what the shards share, and [`spawn`]
+//! starts the threads.
 
 mod bind;
 mod build;
 mod spawn;
 
 use std::{
+    fmt,
+    io::{self, Write as _},
     net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use anyhow::Context as _;
 use millrace_engine::Engine;
-use millrace_transport::{Drain, RECONNECT_GRACE};
-use serde_json::Value;
+use millrace_transport::{Drain, RECONNECT_GRACE, access::unix_s};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
@@ -27,11 +28,11 @@ use crate::{
     auth::Auth,
     memory,
     metrics::ShardMetrics,
-    reload::{Reload, changes},
+    reload::{Reload, changes, in_effect},
     secure,
     tls::Tls,
 };
-use bind::{bind, check_free, taken};
+use bind::{bind, check_free, taken, urls};
 use build::{Services, build};
 use spawn::{Threads, spawn};
 
@@ -116,27 +117,16 @@ impl Running {
         }
         self.auth.apply(auth);
         for (key, at_once) in changes(&self.config, &config) {
-            match at_once && (is_same_source || !key.starts_with("tls.")) {
+            match at_once {
                 true => tracing::info!(key, "setting changed"),
                 false => tracing::warn!(key, "setting changed, but takes effect only after a restart"),
             }
         }
-        let mut apportioned = config.clone();
+        self.config = in_effect(&self.config, &config);
+        let mut apportioned = self.config.clone();
         memory::apportion(&mut apportioned);
+        self.threads.controls.shown.send_replace(apportioned.shown());
         self.threads.controls.limits.send_replace(apportioned.limits);
-        // A change that needs a restart is reported again at the next reload.
-        self.config.auth = config.auth;
-        for (name, namespace) in config.namespaces {
-            self.config.namespaces.entry(name).or_default().anonymous = namespace.anonymous;
-        }
-        self.config.limits = config.limits;
-        if is_same_source {
-            let acme = std::mem::take(&mut self.config.tls.acme);
-            self.config.tls = crate::tls::Config { acme, ..config.tls };
-        }
-        self.config.drain = config.drain;
-        self.config.log.level = config.log.level;
-        self.threads.controls.shown.send_replace(shown(&self.config));
         tracing::info!("configuration reloaded");
     }
 
@@ -172,12 +162,12 @@ pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
     let mut running = start(config)?;
     // Scripts wait for this line.
     let scheme = if running.tls.is_some() { "https" } else { "http" };
-    println!("listening on {scheme}://{}", running.address);
+    announce(format_args!("listening on {scheme}://{}", running.address));
     for url in urls(scheme, running.address).iter().filter(|_| running.address.ip().is_unspecified()) {
-        println!("reachable at {url}");
+        announce(format_args!("reachable at {url}"));
     }
     if let Some(address) = running.admin {
-        println!("admin on http://{address}");
+        announce(format_args!("admin on http://{address}"));
     }
     let mut ended = running.threads.controls.ended.subscribe();
     loop {
@@ -197,27 +187,7 @@ pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the configuration for operators, without secrets.
-fn shown(config: &Config) -> Value {
-    serde_json::to_value(config.without_secrets()).unwrap_or_default()
-}
-
-/// Returns the URLs at which the server can be reached: all own addresses if it listens on all of them.
-fn urls(scheme: &str, address: SocketAddr) -> Vec<String> {
-    if !address.ip().is_unspecified() {
-        return vec![format!("{scheme}://{address}")];
-    }
-    let mut urls = vec![format!("{scheme}://localhost:{}", address.port())];
-    let own = if_addrs::get_if_addrs().unwrap_or_default();
-    let reachable = own.iter().map(|interface| interface.ip()).filter(|ip| ip.is_ipv4() && !ip.is_loopback());
-    urls.extend(reachable.map(|ip| format!("{scheme}://{}", SocketAddr::new(ip, address.port()))));
-    urls
-}
-
-fn unix_s() -> u64 {
-    unix_ms() / 1000
-}
-
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+/// Prints a line to standard output. The server continues if standard output is closed, for example by `head`.
+fn announce(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stdout().lock(), "{line}");
 }

@@ -10,13 +10,15 @@ use std::{
 };
 
 use millrace_carcare::CarCare;
-use millrace_conference::{Conference, ConferenceRoutes, rooms, turn::Offer};
+use millrace_conference::{Conference, ConferenceRoutes, Question as RoomQuestion, rooms, turn::Offer};
 use millrace_delivery::Hub;
 use millrace_engine::Engine;
 use millrace_node::{Router, Shard};
 use millrace_protocol::ticket::TicketKey;
 use millrace_transport::{
-    Admission, Context, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets, access::Access, serve,
+    Admission, Context, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets,
+    access::{Access, unix_s},
+    serve,
 };
 use serde_json::Value;
 use tokio::{
@@ -26,7 +28,7 @@ use tokio::{
     task::spawn_local,
 };
 
-use super::{bind::Sockets, build::Services, shown, unix_s};
+use super::{bind::Sockets, build::Services};
 use crate::{Config, admin::Admin, agent, memory, metrics::ShardMetrics, pages::Site, tls::Tls};
 
 /// Maximum number of queued requests to a shard from operators and other shards.
@@ -87,7 +89,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
         stop: watch::Sender::new(false),
         draining: watch::Sender::new(None),
         limits: watch::Sender::new(config.limits.clone()),
-        shown: watch::Sender::new(shown(config)),
+        shown: watch::Sender::new(config.shown()),
         ended: watch::Sender::new(false),
     };
     let Sockets { listeners, mut udp, rtc, turn, mut agent, admin, .. } = sockets;
@@ -95,7 +97,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
         listeners.iter().map(|_| mpsc::channel::<Question>(QUESTIONS_MAX)).unzip();
     let (room_questions, rooms_asked): (Vec<_>, Vec<_>) =
         listeners.iter().map(|_| mpsc::channel(QUESTIONS_MAX)).unzip();
-    let rooms = rooms::Shared::new(config.rooms.clone(), room_questions);
+    let rooms = rooms::Shared::new(config.rooms.clone());
     let mut rtc = rtc.into_iter();
     let mut handles = Vec::with_capacity(listeners.len());
     for (((id, listener), asked), rooms_asked) in listeners.into_iter().enumerate().zip(asked).zip(rooms_asked) {
@@ -111,6 +113,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
             rtc: rtc.next(),
             relays: turn.offer.clone(),
             rooms: rooms.clone(),
+            room_questions: room_questions.clone(),
             asked,
             rooms_asked,
             router: services.router.clone(),
@@ -167,7 +170,7 @@ fn thread(name: impl Into<String>, run: impl FnOnce() + Send + 'static) -> io::R
     std::thread::Builder::new().name(name.into()).spawn(run)
 }
 
-/// What the thread of one shard receives.
+/// Arguments of the thread of one shard.
 struct ShardThread {
     id: usize,
     listener: Listener,
@@ -177,8 +180,10 @@ struct ShardThread {
     /// TURN offer for the shard's clients.
     relays: Option<Arc<Offer>>,
     rooms: Arc<rooms::Shared>,
+    /// Queues of the rooms of all shards.
+    room_questions: Vec<mpsc::Sender<RoomQuestion>>,
     asked: mpsc::Receiver<Question>,
-    rooms_asked: mpsc::Receiver<rooms::Question>,
+    rooms_asked: mpsc::Receiver<RoomQuestion>,
     router: Arc<Router>,
     engine: Arc<dyn Engine>,
     metrics: ShardMetrics,
@@ -209,7 +214,8 @@ impl ShardThread {
         }
         let shard = Shard::new(self.id, self.router, self.engine, hub, sockets, delivery);
         let admission = Admission::new(config, self.draining, self.tickets, self.access, self.limits);
-        let conference = Conference::new(shard.clone(), admission.clone(), self.rooms, self.relays);
+        let conference =
+            Conference::new(shard.clone(), admission.clone(), self.rooms, self.relays, self.room_questions);
         spawn_local(conference.clone().answer_questions(self.rooms_asked));
         let context = Context::new(shard, admission, self.site);
         context.add_routes(Rc::new(ConferenceRoutes(conference)));
@@ -253,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shard_that_panics_is_noticed() {
+    fn shard_panic_is_reported() {
         let (ending, ended) = watch::channel(false);
         let thread = std::thread::spawn(move || {
             let _ends = Ends(ending);

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_come_from_one_place() {
+    fn certificate_has_one_source() {
         let mut config = Config::default();
         assert_eq!((config.source(), config.check()), (Source::Nowhere, Ok(())));
         (config.cert, config.key) = ("cert.pem".into(), "key.pem".into());

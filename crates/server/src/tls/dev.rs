@@ -22,7 +22,10 @@ use x509_parser::{
     prelude::{FromDer, X509Certificate},
 };
 
-use super::files::{self, certificates, write};
+use super::{
+    files::certificates,
+    storage::{data_dir, make_private_dir, write},
+};
 
 /// Lifetime of a certificate. Phones accept at most 825 days from a CA that their owner installed. Source: Apple,
 /// HT210176.
@@ -65,7 +68,7 @@ pub struct Made {
 
 /// Returns the default folder for the files.
 pub fn default_dir() -> PathBuf {
-    files::data_dir("tls")
+    data_dir("tls")
 }
 
 impl Files {
@@ -79,7 +82,7 @@ impl Files {
 ///
 /// Errors: a directory that cannot be written; a name that is invalid, or that the CA may not sign for.
 pub fn make(dir: &Path, names: &[String], keep: bool) -> anyhow::Result<Made> {
-    files::make_private_dir(dir)?;
+    make_private_dir(dir)?;
     let files = Files::at(dir);
     let ca_key = dir.join("ca.key");
     let new_ca = !files.ca.exists();

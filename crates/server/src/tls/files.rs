@@ -1,14 +1,11 @@
-use std::{
-    fs,
-    io::Write as _,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    path::{Path, PathBuf},
-};
+use std::{path::Path, sync::Arc};
 
 use anyhow::Context as _;
 use rustls::{
     RootCertStore,
+    crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    sign::CertifiedKey,
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -31,6 +28,21 @@ pub fn identity(config: &Config) -> anyhow::Result<Identity> {
             .with_context(|| format!("`tls.key`: {} has no private key in PEM", config.key))?;
     warn_of_expiry(&chain[0], Path::new(&config.cert));
     Ok((chain, key))
+}
+
+/// Reads the certificate chain and key, and checks that they match.
+///
+/// Errors: as [`identity`], and a pair that does not match.
+pub fn certified_key(config: &Config) -> anyhow::Result<Arc<CertifiedKey>> {
+    check_pair(identity(config)?)
+        .with_context(|| format!("{} and {} do not match, or their type is not supported", config.cert, config.key))
+}
+
+/// Checks that a certificate chain and a key match.
+///
+/// Errors: the key does not match the certificate, or its type is not supported.
+pub fn check_pair((chain, key): Identity) -> anyhow::Result<Arc<CertifiedKey>> {
+    Ok(Arc::new(CertifiedKey::from_der(chain, key, &ring::default_provider())?))
 }
 
 /// Returns the content of `client_ca`; empty if it is not set.
@@ -59,30 +71,6 @@ pub fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> 
     let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?;
     anyhow::ensure!(!all.is_empty(), "no certificate found");
     Ok(all)
-}
-
-/// Returns `$XDG_DATA_HOME/millrace/NAME`, or the same below the home directory.
-pub fn data_dir(name: &str) -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let data = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")));
-    data.map_or_else(|| format!("millrace-{name}").into(), |data| data.join("millrace").join(name))
-}
-
-/// Creates a folder that only its owner can open, unless it exists.
-pub fn make_private_dir(dir: &Path) -> anyhow::Result<()> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.with_context(|| format!("cannot create {}", dir.display()))
-}
-
-/// Writes a file atomically, so that a server that reads it concurrently sees the old or the new content.
-pub fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
-    let temporary = path.with_extension("new");
-    let unwritable = || format!("cannot write {}", path.display());
-    let _ = fs::remove_file(&temporary);
-    let mut file =
-        fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).with_context(unwritable)?;
-    file.write_all(text.as_bytes()).with_context(unwritable)?;
-    fs::rename(&temporary, path).with_context(unwritable)
 }
 
 fn unreadable(key: &str, path: &str) -> String {

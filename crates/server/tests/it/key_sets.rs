@@ -42,7 +42,7 @@ impl Issuer {
                 let mut head = BufReader::new(&stream).lines().map_while(Result::ok);
                 if head.by_ref().take_while(|line| !line.is_empty()).count() > 0 {
                     count.fetch_add(1, SeqCst);
-                    let answer = answers.lock().expect("nobody panics with it").clone();
+                    let answer = answers.lock().expect("no holder of the lock panics").clone();
                     let _ = (&stream).write_all(answer.as_bytes());
                 }
             }
@@ -51,7 +51,7 @@ impl Issuer {
     }
 
     fn says(&self, answer: String) {
-        *self.answer.lock().expect("nobody panics with it") = answer;
+        *self.answer.lock().expect("no holder of the lock panics") = answer;
     }
 
     fn asked(&self) -> usize {
@@ -82,7 +82,7 @@ fn key(kid: &str) -> (SigningKey, Value) {
 }
 
 #[tokio::test]
-async fn keys_rotate_without_a_restart() {
+async fn fetched_keys_rotate_without_restart() {
     let ((first, first_jwk), (second, second_jwk)) = (key("first"), key("second"));
     let issuer = Issuer::start(ok(&json!({ "keys": [first_jwk] })));
     let auth = issuer.auth(SHORT);
@@ -104,7 +104,7 @@ async fn keys_rotate_without_a_restart() {
 }
 
 #[tokio::test]
-async fn a_flood_of_unknown_keys_is_no_flood_of_fetches() {
+async fn unknown_keys_cause_few_fetches() {
     let (signing, jwk) = key("known");
     let issuer = Issuer::start(ok(&json!({ "keys": [jwk] })));
     let auth = issuer.auth(LONG);
@@ -117,7 +117,7 @@ async fn a_flood_of_unknown_keys_is_no_flood_of_fetches() {
 }
 
 #[tokio::test]
-async fn the_last_good_set_stays_while_there_is_none() {
+async fn last_key_set_stays_while_url_fails() {
     let (signing, jwk) = key("known");
     let good = ok(&json!({ "keys": [jwk] }));
     let issuer = Issuer::start(good.clone());
@@ -146,7 +146,7 @@ async fn the_last_good_set_stays_while_there_is_none() {
 }
 
 #[tokio::test]
-async fn without_any_set_nobody_is_told_that_a_token_is_bad() {
+async fn missing_key_set_is_unavailable_not_unauthorized() {
     let (signing, jwk) = key("known");
     let issuer = Issuer::start(answer("503 Service Unavailable", ""));
     let auth = issuer.auth(SHORT);

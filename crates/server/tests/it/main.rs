@@ -6,7 +6,7 @@ mod tokens;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use millrace_protocol::{Error, Grant, Right, session::Target};
+use millrace_protocol::{Error, Grant, Permission, session::Target};
 use millrace_server::auth::{Algorithm, Anonymous, Auth, Config, SigningKey, generate};
 use millrace_transport::access::Authority as _;
 use serde_json::{Value, json};
@@ -42,10 +42,10 @@ pub async fn verify(auth: &Auth, token: &str) -> Result<Arc<Grant>, Error> {
     auth.verify(token).await
 }
 
-pub fn may(grant: &Grant, right: Right, target: &str) -> bool {
+pub fn may(grant: &Grant, right: Permission, target: &str) -> bool {
     grant.check(right, &Target::parse(target).expect("it is a name")).is_ok()
 }
 
-pub fn rights(namespace: &str, rights: &[Right]) -> Anonymous {
+pub fn rights(namespace: &str, rights: &[Permission]) -> Anonymous {
     BTreeMap::from([(namespace.to_owned(), rights.to_vec())])
 }

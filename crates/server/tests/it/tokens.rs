@@ -1,7 +1,7 @@
 //! Tokens that are accepted, and the many kinds that are refused.
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
-use millrace_protocol::{Code, Right};
+use millrace_protocol::{Code, Permission};
 use millrace_server::auth::{
     Algorithm, ApiKey, Auth, Config, Revoked, Rights, SigningKey, encode_hash, generate, generate_api_key, hash_api_key,
 };
@@ -47,7 +47,7 @@ fn with(change: Value) -> Value {
 }
 
 #[tokio::test]
-async fn tokens_of_other_libraries_are_good() {
+async fn tokens_of_other_libraries_are_accepted() {
     let made = made_elsewhere();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let files: Vec<_> = made["public"].as_object().unwrap().values().map(|pem| file(&text(pem))).collect();
@@ -66,9 +66,13 @@ async fn tokens_of_other_libraries_are_good() {
                     let grant = grant.unwrap_or_else(|error| panic!("{library} {algorithm}: {error}"));
                     assert_eq!((grant.subject.as_deref(), grant.id.as_deref()), (Some("car-7"), Some("t-1")));
                     assert_eq!(grant.expires_s, Some(NOW + 3600 + 10), "with the leeway");
-                    assert!(may(&grant, Right::Publish, "cars/car-7/x") && may(&grant, Right::Subscribe, "cars/+/x"));
                     assert!(
-                        !may(&grant, Right::Publish, "cars/car-8/x") && !may(&grant, Right::History, "cars/car-7/x")
+                        may(&grant, Permission::Publish, "cars/car-7/x")
+                            && may(&grant, Permission::Subscribe, "cars/+/x")
+                    );
+                    assert!(
+                        !may(&grant, Permission::Publish, "cars/car-8/x")
+                            && !may(&grant, Permission::History, "cars/car-7/x")
                     );
                 }
                 seen += 1;
@@ -82,7 +86,7 @@ async fn tokens_of_other_libraries_are_good() {
 }
 
 #[tokio::test]
-async fn what_is_no_good_token_is_refused() {
+async fn invalid_tokens_are_refused() {
     let (rsa_pem, made) = (made_elsewhere()["public"]["RS256"].as_str().unwrap().to_owned(), made_elsewhere());
     let rs256 = made["tokens"]["jose"]["RS256"].as_str().unwrap();
     let p256 = generate(Algorithm::Es256).unwrap();
@@ -212,7 +216,7 @@ async fn what_is_no_good_token_is_refused() {
 }
 
 #[tokio::test]
-async fn clocks_may_differ_a_little() {
+async fn small_clock_difference_is_tolerated() {
     let auth = auth(&secret());
     for (claims, is_good) in [
         (with(json!({ "exp": NOW - 9 })), true),
@@ -226,20 +230,20 @@ async fn clocks_may_differ_a_little() {
 }
 
 #[tokio::test]
-async fn a_token_that_only_says_who_gets_the_default() {
+async fn token_without_permissions_gets_default() {
     let default = Rights { publish: vec!["cars/{sub}/#".into()], ..Rights::default() };
     let auth = auth(&Config { default, ..secret() });
     let mut claims = claims();
     claims.as_object_mut().unwrap().remove("millrace");
     let grant = verify(&auth, &hs256().sign(&claims, None).unwrap()).await.unwrap();
-    assert!(may(&grant, Right::Publish, "cars/car-7/x") && !may(&grant, Right::Publish, "cars/car-8/x"));
+    assert!(may(&grant, Permission::Publish, "cars/car-7/x") && !may(&grant, Permission::Publish, "cars/car-8/x"));
     claims["millrace"] = json!({});
     let grant = verify(&auth, &hs256().sign(&claims, None).unwrap()).await.unwrap();
-    assert!(!may(&grant, Right::Publish, "cars/car-7/x"), "a token that says what it grants says all of it");
+    assert!(!may(&grant, Permission::Publish, "cars/car-7/x"), "a token that says what it grants says all of it");
 }
 
 #[tokio::test]
-async fn api_keys_grant_what_is_configured() {
+async fn api_keys_have_configured_permissions() {
     let key = generate_api_key().unwrap();
     let grants = Rights { publish: vec!["orders/#".into()], ..Rights::default() };
     let config = ApiKey { sha256: encode_hash(&hash_api_key(&key)), grants };
@@ -248,14 +252,14 @@ async fn api_keys_grant_what_is_configured() {
     let auth = auth(&config);
     let grant = verify(&auth, &key).await.unwrap();
     assert_eq!((grant.id.as_deref(), grant.expires_s), (Some("billing"), None));
-    assert!(may(&grant, Right::Publish, "orders/1") && !may(&grant, Right::Subscribe, "orders/1"));
+    assert!(may(&grant, Permission::Publish, "orders/1") && !may(&grant, Permission::Subscribe, "orders/1"));
     assert!(verify(&auth, &key[..key.len() - 1]).await.is_err());
     auth.revoke(Revoked::Id("billing".into())).unwrap();
     assert_eq!(verify(&auth, &key).await.unwrap_err().code, Code::Unauthorized);
 }
 
 #[tokio::test]
-async fn what_was_revoked_is_refused_at_once() {
+async fn revoked_tokens_are_refused_at_once() {
     let auth = auth(&secret());
     let (changes, token) = (auth.revocations(), hs256().sign(&claims(), None).unwrap());
     let grant = verify(&auth, &token).await.unwrap();
@@ -270,11 +274,11 @@ async fn what_was_revoked_is_refused_at_once() {
 }
 
 #[test]
-fn whoever_shows_nothing_gets_what_namespaces_say() {
-    let open = rights("news", &[Right::Subscribe]);
+fn anonymous_clients_get_permissions_of_namespaces() {
+    let open = rights("news", &[Permission::Subscribe]);
     let is_open = |config: &Config, anonymous| {
         let grant = Auth::new(config, &anonymous, || NOW).unwrap().anonymous();
-        [(Right::Subscribe, "news/today"), (Right::Publish, "news/today"), (Right::Subscribe, "cars/7")]
+        [(Permission::Subscribe, "news/today"), (Permission::Publish, "news/today"), (Permission::Subscribe, "cars/7")]
             .map(|(right, target)| may(&grant, right, target))
     };
     assert_eq!(
@@ -292,7 +296,7 @@ fn whoever_shows_nothing_gets_what_namespaces_say() {
 }
 
 #[tokio::test]
-async fn keys_in_files_rotate_without_a_restart() {
+async fn key_files_rotate_without_restart() {
     let [old, new] = [(); 2].map(|()| generate(Algorithm::EdDsa).unwrap());
     let sign = |pair: &millrace_server::auth::Pair| {
         SigningKey::parse(pair.private.as_bytes()).unwrap().sign(&claims(), None).unwrap()

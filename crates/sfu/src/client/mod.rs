@@ -5,7 +5,7 @@ mod sink;
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use millrace_rtc::{
-    BadOffer, Broken,
+    BadOffer, ConnectionError,
     connection::{Connection, LibraryOutput},
     sdp,
 };
@@ -135,12 +135,12 @@ impl MediaClient {
         (from, to): (SocketAddr, SocketAddr),
         datagram: &[u8],
         out: &mut impl MediaOutput,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, ConnectionError> {
         let Self { connection, lines, .. } = self;
         connection.handle_datagram(now, from, to, datagram, |rtc, output| handle_output(rtc, lines, output, out))
     }
 
-    pub fn handle_timeout(&mut self, now: Instant, out: &mut impl MediaOutput) -> Result<(), Broken> {
+    pub fn handle_timeout(&mut self, now: Instant, out: &mut impl MediaOutput) -> Result<(), ConnectionError> {
         let Self { connection, lines, .. } = self;
         connection.handle_timeout(now, |rtc, output| handle_output(rtc, lines, output, out))
     }
@@ -157,7 +157,7 @@ impl MediaClient {
         (time, marker, payload): (u32, bool, Arc<[u8]>),
         now: Instant,
         out: &mut impl MediaOutput,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), ConnectionError> {
         let Self { connection, lines, .. } = self;
         let MediaLine { mid, kind, sequence, audio_level } = &mut lines[line];
         let codec = if *kind == MediaKind::Video { Codec::Vp8 } else { Codec::Opus };
@@ -185,7 +185,7 @@ impl MediaClient {
     }
 
     /// Requests a keyframe from the sender of this line.
-    pub fn want_keyframe(&mut self, line: usize, out: &mut impl MediaOutput) -> Result<(), Broken> {
+    pub fn want_keyframe(&mut self, line: usize, out: &mut impl MediaOutput) -> Result<(), ConnectionError> {
         let Self { connection, lines, .. } = self;
         let Some(mid) = lines.get(line).map(|line| line.mid) else { return Ok(()) };
         let work = |rtc: &mut Rtc| {
@@ -213,7 +213,7 @@ fn handle_output(
     lines: &mut Vec<MediaLine>,
     output: LibraryOutput,
     out: &mut impl MediaOutput,
-) -> Result<(), Broken> {
+) -> Result<(), ConnectionError> {
     let event = match output {
         LibraryOutput::Datagram(to, datagram) => {
             out.send(to, datagram);

@@ -38,7 +38,7 @@ impl Sink {
 
     /// Records a media packet and returns its RTP timestamp. All other datagrams go to the connection. `None`: the
     /// packet belongs to another stream, such as retransmissions, or is too short.
-    pub fn hear(&mut self, datagram: &[u8], now: Instant) -> Option<u32> {
+    pub fn receive(&mut self, datagram: &[u8], now: Instant) -> Option<u32> {
         let word = |at: usize| datagram.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
         let (time, ssrc) = (word(4)?, word(8)?);
         if let Some(number) = self.number(datagram) {

@@ -73,13 +73,13 @@ impl Choir {
                 }
                 self.now += Duration::from_millis(1);
                 while self.mixer.timeout().is_some_and(|due| due <= self.now) {
-                    self.hear();
+                    self.receive();
                 }
             }
         }
     }
 
-    fn hear(&mut self) {
+    fn receive(&mut self) {
         let Some(mixed) = self.mixer.handle_timeout(self.now) else { return };
         self.packets += 1;
         for (id, packet) in mixed.to {
@@ -209,7 +209,7 @@ fn undecodable_audio_becomes_silence() {
         choir.mixer.handle(Input::Audio { from: id(0), track: 0, sequence, payload }, choir.now);
         choir.now += Duration::from_millis(7);
         while choir.mixer.timeout().is_some_and(|due| due <= choir.now) {
-            choir.hear();
+            choir.receive();
         }
     }
     assert!(choir.ears[&id(1)].1.iter().all(|sample| sample.is_finite()));

@@ -6,7 +6,7 @@ use std::{
 
 use millrace_room::Muted;
 use millrace_rtc::{
-    BadOffer, Broken, Candidates,
+    BadOffer, Candidates, ConnectionError,
     channels::{BUFFERED_MAX, Channels},
     connection::{Connection, LibraryOutput},
     sdp,
@@ -204,7 +204,7 @@ impl Member {
         let work = |rtc: &mut str0m::Rtc| Ok(rtc.sdp_api().accept_offer(read)?.to_sdp_string());
         // The client's offer rolls back a pending offer of the server, which is then made again.
         self.wants_offer |= self.pending.take().is_some();
-        let answer = self.run(collected, work).map_err(|broken| BadOffer::new(sdp::reason(&broken)))?;
+        let answer = self.run(collected, work).map_err(|error| BadOffer::new(sdp::reason(&error)))?;
         self.ufrag = self.connection.rtc.direct_api().local_ice_credentials().ufrag.into();
         if self.role != Role::Member {
             self.offer = Some(offer.into());
@@ -218,7 +218,7 @@ impl Member {
         &mut self,
         wanted: &[WantedTrack],
         collected: &mut CollectedOutput,
-    ) -> Result<Option<String>, Broken> {
+    ) -> Result<Option<String>, ConnectionError> {
         if self.pending.is_some() {
             return Ok(None);
         }
@@ -260,7 +260,7 @@ impl Member {
         answer: &str,
         collected: &mut CollectedOutput,
     ) -> Result<Vec<OfferedTrack>, BadOffer> {
-        let bad = |broken: Broken| BadOffer::answer(sdp::reason(&broken));
+        let bad = |error: ConnectionError| BadOffer::answer(sdp::reason(&error));
         let read = sdp::read(answer, SdpAnswer::from_sdp_string).map_err(BadOffer::answer)?;
         let Some(Pending { offer, tracks: lines }) = self.pending.take() else { return Ok(Vec::new()) };
         self.run(collected, |rtc| Ok(rtc.sdp_api().accept_answer(offer, read)?)).map_err(bad)?;
@@ -271,8 +271,8 @@ impl Member {
     pub fn run<T>(
         &mut self,
         collected: &mut CollectedOutput,
-        work: impl FnOnce(&mut str0m::Rtc) -> Result<T, Broken>,
-    ) -> Result<T, Broken> {
+        work: impl FnOnce(&mut str0m::Rtc) -> Result<T, ConnectionError>,
+    ) -> Result<T, ConnectionError> {
         self.connection.run(work, |_, output| {
             collected.push(output);
             Ok(())
@@ -318,7 +318,7 @@ impl Member {
         (from, to): (SocketAddr, SocketAddr),
         datagram: &[u8],
         collected: &mut CollectedOutput,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, ConnectionError> {
         if let Some(egress) = self.egress.as_mut().filter(|_| is_report(datagram)) {
             let outcome = egress.handle_report(datagram, now, |datagram| collected.datagrams.push((from, datagram)));
             if outcome != ReportOutcome::Spurious {
@@ -343,7 +343,7 @@ impl Member {
         egress.map_or(timeout, |egress| egress.min(timeout))
     }
 
-    pub fn handle_timeout(&mut self, now: Instant, collected: &mut CollectedOutput) -> Result<(), Broken> {
+    pub fn handle_timeout(&mut self, now: Instant, collected: &mut CollectedOutput) -> Result<(), ConnectionError> {
         if let Some(egress) = &mut self.egress {
             let to = egress.to();
             egress.handle_timeout(now, |datagram| collected.datagrams.push((to, datagram)));

@@ -9,7 +9,7 @@ use super::{
     member::{Media, Slot, WantedTrack},
     rewriter::Packet,
     source::Source,
-    state::{Send, Switch, ToMixer},
+    state::{MixerSender, Send, Switch},
 };
 use crate::{
     member_id::MemberId,
@@ -25,7 +25,7 @@ impl Switch {
     }
 
     /// Routes the audio of an existing room to `mixer`, until the last member leaves.
-    pub fn set_mixer(&mut self, room: &str, mixer: ToMixer, now: Instant, send: &mut (impl Send + ?Sized)) {
+    pub fn set_mixer(&mut self, room: &str, mixer: MixerSender, now: Instant, send: &mut (impl Send + ?Sized)) {
         let Some(at) = self.rooms_by_name.get(room) else { return };
         let room = &mut self.rooms[*at as usize];
         room.mixer = Some(mixer);
@@ -45,7 +45,7 @@ impl Switch {
     }
 
     /// Sends mixed audio to the members that it is for.
-    pub fn pass_mixed(&mut self, room: &str, mixed: &Mixed, now: Instant, send: &mut (impl Send + ?Sized)) {
+    pub fn send_mixed(&mut self, room: &str, mixed: &Mixed, now: Instant, send: &mut (impl Send + ?Sized)) {
         let incoming = Packet {
             layer: 0,
             sequence: mixed.sequence,

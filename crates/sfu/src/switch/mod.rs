@@ -42,4 +42,4 @@ pub use membership::Refused;
 pub use mix::MIX;
 pub use report::{Receives, Report, Sends};
 pub use source::Role;
-pub use state::{Event, Send, Switch, ToMixer};
+pub use state::{Event, MixerSender, Send, Switch};

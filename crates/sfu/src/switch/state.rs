@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_rtc::{Broken, Candidates};
+use millrace_rtc::{Candidates, ConnectionError};
 use slab::Slab;
 
 use super::{
@@ -57,11 +57,11 @@ pub struct Room {
     pub members: Vec<MemberId>,
     pub floor: Floor,
     /// Receives the audio of the room for mixing. `None`: audio is forwarded.
-    pub mixer: Option<ToMixer>,
+    pub mixer: Option<MixerSender>,
 }
 
 /// Callback that receives the audio of a mixed room.
-pub type ToMixer = Box<dyn FnMut(Input)>;
+pub type MixerSender = Box<dyn FnMut(Input)>;
 
 /// Callback that sends a datagram to an address.
 pub trait Send: FnMut(SocketAddr, Vec<u8>) {}
@@ -118,7 +118,7 @@ impl Switch {
         id: MemberId,
         now: Instant,
         send: &mut (impl Send + ?Sized),
-        work: impl FnOnce(&mut Member, &mut CollectedOutput) -> Result<T, Broken>,
+        work: impl FnOnce(&mut Member, &mut CollectedOutput) -> Result<T, ConnectionError>,
     ) -> Option<T> {
         let mut collected = std::mem::take(&mut self.collected);
         let done = self.member(id).map(|member| work(member, &mut collected));
@@ -131,7 +131,7 @@ impl Switch {
             Err(error) => {
                 self.collected.datagrams.clear();
                 self.collected.events.clear();
-                self.remove(id, matches!(error, Broken::Panicked), now, send);
+                self.remove(id, matches!(error, ConnectionError::Panicked), now, send);
                 None
             }
         }

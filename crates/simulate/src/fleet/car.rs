@@ -2,16 +2,18 @@
 //! moves with the leader's speed averaged over [`SMOOTH_TICKS`]. Because the leader's acceleration is bounded, the
 //! averaged speed has a bounded jerk.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use crate::record::{Event, Record};
 use crate::town::geo::{Point, round_to};
 use crate::town::{Class, Graph, RoadId};
 use millrace_client::random::Random;
 
+use super::Drivetrain;
 use super::path::Path;
-use super::{Drivetrain, TICK};
 
+/// Length of a simulation step, independent of the caller's steps.
+pub const TICK: Duration = Duration::from_millis(100);
 /// Maximum acceleration, m/s2.
 pub const ACCELERATION_MAX: f64 = 1.6;
 /// Normal braking, m/s2.

@@ -7,15 +7,12 @@ mod path;
 
 use std::time::Duration;
 
-pub use car::{ACCELERATION_MAX, BRAKING_MAX, Car, HARSH_BRAKING, JERK_MAX};
+pub use car::{ACCELERATION_MAX, BRAKING_MAX, Car, HARSH_BRAKING, JERK_MAX, TICK};
 pub use drivetrain::Drivetrain;
 
 use crate::record::Record;
 use crate::town::Town;
 use millrace_client::random::Random;
-
-/// Length of a simulation step, independent of the caller's steps.
-pub const TICK: Duration = Duration::from_millis(100);
 
 pub struct Fleet {
     town: Town,

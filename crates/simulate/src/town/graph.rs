@@ -4,8 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use super::geo::{Point, distance_to_segment};
-use super::plane::Node;
-use super::{Class, Street};
+use super::{Class, Node, Street};
 
 pub type RoadId = usize;
 

@@ -5,8 +5,8 @@ use std::f64::consts::{PI, TAU};
 
 use super::geo::{Point, angle_between, area, centroid, perimeter};
 use super::names::Names;
-use super::plane::{End, FaceId, Ground, Node, Plane};
-use super::{Class, Square};
+use super::plane::{End, FaceId, Ground, Plane};
+use super::{Class, Node};
 use millrace_client::random::Random;
 
 /// Length of a step in which streets are drawn, in meters, so that they can bend.
@@ -18,6 +18,13 @@ const CORNER_MIN: f64 = 0.85;
 const ROUNDABOUT_RADIUS_M: f64 = 26.0;
 const ROUNDABOUT_NODES: usize = 16;
 const PARKS_MAX: usize = 8;
+
+/// Named open space.
+#[derive(Clone, Debug)]
+pub struct Square {
+    pub name: String,
+    pub ring: Vec<Point>,
+}
 
 pub struct Layout {
     pub plane: Plane,

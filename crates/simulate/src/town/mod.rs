@@ -8,51 +8,18 @@ mod graph;
 mod layout;
 mod names;
 mod plane;
+mod street;
 
 use geo::Point;
 pub use graph::{Graph, Road, RoadId};
+pub use layout::Square;
 use plane::Ground;
-pub use plane::Node;
+pub use street::{Class, Node, Street};
 
 use millrace_client::random::Random;
 
 /// Seed of the town that the demos and the web map show.
 pub const DEFAULT_SEED: u64 = 1;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    Street,
-    Avenue,
-    Bridge,
-    /// One-way, counterclockwise.
-    Roundabout,
-}
-
-impl Class {
-    /// Returns the speed limit in meters per second: 40 km/h on streets, 50 on avenues and bridges, 30 on the
-    /// roundabout.
-    pub fn limit_mps(self) -> f64 {
-        match self {
-            Self::Street => 40.0 / 3.6,
-            Self::Avenue | Self::Bridge => 50.0 / 3.6,
-            Self::Roundabout => 30.0 / 3.6,
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-pub struct Street {
-    pub class: Class,
-    pub name: String,
-    pub nodes: Vec<Node>,
-}
-
-/// Named open space.
-#[derive(Clone, Debug)]
-pub struct Square {
-    pub name: String,
-    pub ring: Vec<Point>,
-}
 
 #[derive(Clone, Debug)]
 pub struct Place {

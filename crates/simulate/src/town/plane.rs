@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::geo::{Point, angle_between, area, contains, crossing};
-use super::{Class, Street};
+use super::{Class, Node, Street};
 
-pub type Node = usize;
 pub type FaceId = usize;
 pub type StreetId = usize;
 

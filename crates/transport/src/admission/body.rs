@@ -32,7 +32,7 @@ pub async fn read_body(
     if announced.is_some_and(|len| len > bytes_max) {
         return Err(too_large());
     }
-    let broke_off = |_| Error::new(Code::BadRequest, "the body broke off");
+    let broke_off = |_| Error::new(Code::BadRequest, "the connection ended before the end of the body");
     // A small body usually arrives with its head. It is returned without a copy and without waiting.
     let mut first = Bytes::new();
     if let Some(Some(frame)) = body.frame().now_or_never() {

@@ -5,9 +5,9 @@
 
 use std::rc::Rc;
 
-use millrace_engine::{Answer, Place};
+use millrace_engine::{Answer, ChannelSlot};
 use millrace_node::{Metrics, Shard, Sockets};
-use millrace_protocol::{ChannelName, Code, Error, Holder, NewPublication, Position, Right};
+use millrace_protocol::{ChannelName, Code, Error, Holder, NewPublication, Permission, Position};
 
 use super::access::Caller;
 
@@ -16,9 +16,9 @@ use super::access::Caller;
 pub struct PublishTarget {
     channel: ChannelName,
     holder: Holder,
-    /// True if the client publishes repeatedly. Then `place` is the place of the channel in the engine.
+    /// True if the client publishes repeatedly. Then `slot` is the slot of the channel in the engine.
     is_repeated: bool,
-    place: Place,
+    slot: ChannelSlot,
 }
 
 /// Treatment of a publication while the readers of its channel are served late.
@@ -46,8 +46,8 @@ impl Caller {
     ///
     /// Errors: those of [`Caller::may`].
     pub fn may_publish(&self, channel: ChannelName) -> Result<PublishTarget, Error> {
-        self.may(Right::Publish, &channel)?;
-        Ok(PublishTarget { channel, holder: self.holder, is_repeated: false, place: Place::default() })
+        self.may(Permission::Publish, &channel)?;
+        Ok(PublishTarget { channel, holder: self.holder, is_repeated: false, slot: ChannelSlot::default() })
     }
 }
 
@@ -59,12 +59,12 @@ impl PublishTarget {
 
     /// Target on a channel of the server itself, such as `fleet`: a copy of what the client was permitted to publish.
     pub fn copy_to(&self, channel: ChannelName) -> Self {
-        Self { channel, is_repeated: false, place: Place::default(), ..*self }
+        Self { channel, is_repeated: false, slot: ChannelSlot::default(), ..*self }
     }
 
-    /// Returns the place of the channel in the engine, if it is known.
-    pub fn place(&self) -> Place {
-        self.place
+    /// Returns the slot of the channel in the engine, if it is known.
+    pub fn slot(&self) -> ChannelSlot {
+        self.slot
     }
 }
 
@@ -83,7 +83,7 @@ pub fn publish<S: Sockets>(
     }
     let publication = publication.held_by(target.holder);
     match target.is_repeated {
-        true => shard.append_at(&mut target.place, &mut target.channel, publication),
+        true => shard.append_at(&mut target.slot, &mut target.channel, publication),
         false => shard.append(&target.channel, publication),
     }
 }
@@ -101,7 +101,7 @@ fn check<S: Sockets>(
     publisher.take_quota(bytes)?;
     if shard.is_congested(channel) && publisher.meet_congestion() == Congestion::Refuse {
         Metrics::add(&shard.metrics.publications_refused, 1);
-        let detail = "the readers of this channel are served later than publications come; try again";
+        let detail = "publications arrive faster than the readers of this channel are served; try again";
         return Err(Error::new(Code::Congested, detail));
     }
     Ok(())

@@ -40,10 +40,10 @@ pub struct Config {
     pub grace: Duration,
     /// Maximum number of channels and patterns per connection.
     pub subscriptions_max: usize,
-    /// Maximum bytes of frames kept per channel and form for slow readers. A reader further behind reads from
+    /// Maximum bytes of frames kept per channel and encoding for slow readers. A reader further behind reads from
     /// history.
     pub log_bytes_max: usize,
-    /// Maximum bytes of frames kept for all slow readers, over all channels, forms and shards.
+    /// Maximum bytes of frames kept for all slow readers, over all channels, encodings and shards.
     pub logs_bytes_max: usize,
     /// Maximum number of connections of any kind. 0: as many as the limit of file descriptors allows.
     pub connections_max: usize,

@@ -1,27 +1,21 @@
 use std::{fmt, net::IpAddr, str::FromStr};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 /// A network such as `10.0.0.0/8`: all addresses with the same leading bits. It can also be a single address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Network {
-    address: IpAddr,
-    bits: u8,
-}
+pub struct Network(IpNet);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no network: give one such as `10.0.0.0/8`, `2001:db8::/32` or `192.0.2.1`")]
+#[error("`{0}` is not a network: expected one such as `10.0.0.0/8`, `2001:db8::/32` or `192.0.2.1`")]
 pub struct BadNetwork(String);
 
 impl Network {
+    /// Returns whether an address belongs to the network. An IPv4 address in IPv6 notation counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let differs = match (self.address, address.to_canonical()) {
-            (IpAddr::V4(network), IpAddr::V4(address)) => (network.to_bits() ^ address.to_bits()).leading_zeros(),
-            (IpAddr::V6(network), IpAddr::V6(address)) => (network.to_bits() ^ address.to_bits()).leading_zeros(),
-            _ => return false,
-        };
-        differs >= u32::from(self.bits)
+        self.0.contains(&address.to_canonical())
     }
 }
 
@@ -29,12 +23,11 @@ impl FromStr for Network {
     type Err = BadNetwork;
 
     fn from_str(text: &str) -> Result<Self, BadNetwork> {
-        let bad = || BadNetwork(text.into());
-        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
-        let address: IpAddr = address.parse().map_err(|_| bad())?;
-        let width = if address.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Ok(width), str::parse).map_err(|_| bad())?;
-        if bits > width { Err(bad()) } else { Ok(Self { address, bits }) }
+        let network = match text.contains('/') {
+            true => text.parse().ok(),
+            false => text.parse::<IpAddr>().ok().map(IpNet::from),
+        };
+        network.map(Self).ok_or_else(|| BadNetwork(text.into()))
     }
 }
 
@@ -54,7 +47,7 @@ impl From<Network> for String {
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.bits)
+        self.0.fmt(f)
     }
 }
 
@@ -63,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_holds_what_begins_as_it_does() {
+    fn network_contains_addresses_with_its_prefix() {
         let holds =
             |network: &str, address: &str| network.parse::<Network>().unwrap().contains(address.parse().unwrap());
         for (network, inside, outside) in [
@@ -81,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_named() {
+    fn invalid_network_error_names_value() {
         for text in ["", "10.0.0.0/33", "10.0.0/8", "10.0.0.0/", "host", "::/129", "10.0.0.0/-1"] {
             assert!(text.parse::<Network>().unwrap_err().to_string().contains(text), "{text}");
         }

@@ -14,7 +14,7 @@ use std::{
 use bytes::BytesMut;
 use millrace_delivery::{ConnId, Wire};
 use millrace_node::Metrics;
-use millrace_protocol::websocket::Broken;
+use millrace_protocol::websocket::CloseFrame;
 use rustix::{
     event::epoll::{self, Event, EventFlags},
     io::Errno,
@@ -241,13 +241,13 @@ impl EventLoop {
                 drop((sockets, scratch));
                 return self.read_tls(id, handler);
             }
-            match socket.talk {
+            match socket.protocol {
                 ConnectionProtocol::Session if socket.decoder.buffered_bytes() == 0 => most = READ_COMMANDS_BYTES,
                 ConnectionProtocol::Http(_) => most = READ_REQUESTS_BYTES,
                 _ => {}
             }
-            if let ConnectionProtocol::Bare { target: Some(target) } = &socket.talk {
-                self.shard.engine.expect(target.place());
+            if let ConnectionProtocol::Bare { target: Some(target) } = &socket.protocol {
+                self.shard.engine.expect(target.slot());
             }
             rustix::net::recv(socket.fd.as_fd(), &mut scratch[..most], RecvFlags::DONTWAIT)
         };
@@ -275,7 +275,7 @@ impl EventLoop {
         let received = {
             let mut sockets = self.shard.sockets();
             let Some(socket) = sockets.socket(id) else { return false };
-            if matches!(socket.talk, ConnectionProtocol::Session) {
+            if matches!(socket.protocol, ConnectionProtocol::Session) {
                 weight = READ_BYTES / READ_COMMANDS_BYTES;
             }
             socket.read_tls(id, &mut plain, &self.epoll)
@@ -333,7 +333,7 @@ impl EventLoop {
     }
 
     /// Sends a text message.
-    pub(crate) fn say(&self, id: ConnId, text: &str) {
+    pub(crate) fn send_text(&self, id: ConnId, text: &str) {
         send_text(&self.shard, id, text);
     }
 
@@ -345,11 +345,11 @@ impl EventLoop {
         &self.admission
     }
 
-    pub(crate) fn close(&self, id: ConnId, broken: Broken) {
+    pub(crate) fn close(&self, id: ConnId, close: CloseFrame) {
         self.shard.with(|hub, sockets| {
-            let Some(form) = hub.form(id) else { return };
+            let Some(encoding) = hub.encoding(id) else { return };
             let mut last = Vec::new();
-            form.encode_close(&mut last, broken.code, broken.reason);
+            encoding.encode_close(&mut last, close.code, close.reason);
             hub.close(id, &last, sockets);
         });
     }

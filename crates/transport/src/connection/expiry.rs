@@ -38,9 +38,9 @@ pub async fn end_revoked(shard: Rc<Shard>, access: std::sync::Arc<Access>) {
 /// Closes a connection with an error, and revokes its permissions.
 pub fn end(shard: &Rc<Shard>, id: ConnId, close_code: u16, error: &Error) {
     shard.with(|hub, sockets| {
-        let Some(form) = hub.form(id) else { return };
+        let Some(encoding) = hub.encoding(id) else { return };
         let mut last = Vec::new();
-        form.encode_denied(&mut last, close_code, error);
+        encoding.encode_denied(&mut last, close_code, error);
         hub.close(id, &last, sockets);
         // The connection is still read until its last message has been sent, so revoke its permissions now.
         sockets.grants.remove(id);

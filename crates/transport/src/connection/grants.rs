@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use millrace_delivery::ConnId;
-use millrace_protocol::{ChannelName, Code, Error, Right};
+use millrace_protocol::{ChannelName, Code, Error, Permission};
 
 use crate::admission::access::Caller;
 
@@ -9,12 +9,12 @@ use crate::admission::access::Caller;
 /// that never expires.
 #[derive(Default)]
 pub(crate) struct Grants {
-    held: Vec<Option<Held>>,
+    callers: Vec<Option<ConnectionCaller>>,
     /// Expiry time (seconds since 1970) of each connection whose token expires, earliest first.
     ends: BTreeSet<(u64, ConnId)>,
 }
 
-struct Held {
+struct ConnectionCaller {
     generation: u32,
     caller: Caller,
 }
@@ -24,18 +24,18 @@ impl Grants {
     pub fn put(&mut self, id: ConnId, caller: Caller) {
         self.remove(id);
         let slot = id.slot as usize;
-        if self.held.len() <= slot {
-            self.held.resize_with(slot + 1, || None);
+        if self.callers.len() <= slot {
+            self.callers.resize_with(slot + 1, || None);
         }
         if let Some(expires_s) = caller.grant.expires_s {
             self.ends.insert((expires_s, id));
         }
-        self.held[slot] = Some(Held { generation: id.generation, caller });
+        self.callers[slot] = Some(ConnectionCaller { generation: id.generation, caller });
     }
 
     pub fn get(&self, id: ConnId) -> Option<&Caller> {
-        let held = self.held.get(id.slot as usize)?.as_ref()?;
-        (held.generation == id.generation).then_some(&held.caller)
+        let callers = self.callers.get(id.slot as usize)?.as_ref()?;
+        (callers.generation == id.generation).then_some(&callers.caller)
     }
 
     /// Returns the caller of an open connection.
@@ -48,8 +48,8 @@ impl Grants {
     /// Checks a permission of a connection.
     ///
     /// Errors: those of [`Grants::caller`] and [`Caller::may`].
-    pub fn may(&self, id: ConnId, right: Right, channel: &ChannelName) -> Result<(), Error> {
-        self.caller(id)?.may(right, channel)
+    pub fn may(&self, id: ConnId, permission: Permission, channel: &ChannelName) -> Result<(), Error> {
+        self.caller(id)?.may(permission, channel)
     }
 
     /// Removes and returns a connection whose token has expired, if there is one. `now_s`: since 1970.
@@ -65,19 +65,19 @@ impl Grants {
         if let Some(expires_s) = expires_s {
             self.ends.remove(&(expires_s, id));
         }
-        self.held[id.slot as usize] = None;
+        self.callers[id.slot as usize] = None;
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (ConnId, &Caller)> {
-        let id = |slot, held: &Held| ConnId { slot, generation: held.generation };
-        self.held
+        let id = |slot, callers: &ConnectionCaller| ConnId { slot, generation: callers.generation };
+        self.callers
             .iter()
             .zip(0..)
-            .filter_map(move |(held, slot)| held.as_ref().map(|held| (id(slot, held), &held.caller)))
+            .filter_map(move |(callers, slot)| callers.as_ref().map(|callers| (id(slot, callers), &callers.caller)))
     }
 
     /// Returns the memory held here, in bytes.
     pub fn bytes(&self) -> usize {
-        self.held.capacity() * size_of::<Option<Held>>() + self.ends.len() * size_of::<(u64, ConnId)>()
+        self.callers.capacity() * size_of::<Option<ConnectionCaller>>() + self.ends.len() * size_of::<(u64, ConnId)>()
     }
 }

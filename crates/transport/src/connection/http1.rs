@@ -88,7 +88,7 @@ pub(crate) fn boxed(more: HeaderMap) -> Option<Box<HeaderMap>> {
 
 /// Client of one HTTP connection, and the number of its requests.
 pub(crate) struct HttpClient {
-    guest: Arc<RequestConnection>,
+    connection: Arc<RequestConnection>,
     /// Subject of the client's certificate.
     subject: Option<tls::PeerSubject>,
     /// True if the peer is a trusted proxy. Then a header of each request names the client.
@@ -99,16 +99,16 @@ pub(crate) struct HttpClient {
 
 impl HttpClient {
     pub fn new(address: IpAddr, subject: Option<tls::PeerSubject>, requests_max: u64, limits: &Limits) -> Self {
-        let (guest, is_proxy) = (Arc::new(RequestConnection::new(address)), limits.proxies.trusts(address));
-        Self { guest, subject, is_proxy, requests: Cell::default(), requests_max }
+        let (connection, is_proxy) = (Arc::new(RequestConnection::new(address)), limits.proxies.trusts(address));
+        Self { connection, subject, is_proxy, requests: Cell::default(), requests_max }
     }
 
     /// Counts a request and attaches the client's identity to it. Returns true if it is the last request of the
     /// connection.
     pub(crate) fn take<B>(&self, request: &mut Request<B>, limits: &Limits) -> bool {
-        request.extensions_mut().insert(self.guest.clone());
+        request.extensions_mut().insert(self.connection.clone());
         if self.is_proxy {
-            let client = limits.proxies.client_of(self.guest.address, request.headers());
+            let client = limits.proxies.client_of(self.connection.address, request.headers());
             request.extensions_mut().insert(ForwardedFor(client));
         }
         if let Some(subject) = &self.subject {

@@ -45,10 +45,10 @@ pub(crate) fn send_text(shard: &Rc<Shard>, id: ConnId, text: &str) {
 
 /// Encodes a text message in the encoding of its connection. Returns nothing if the connection is closed.
 pub(crate) fn encode_text(shard: &Rc<Shard>, id: ConnId, text: &str) -> Vec<u8> {
-    let form = shard.with(|hub, _| hub.form(id));
+    let encoding = shard.with(|hub, _| hub.encoding(id));
     let mut out = Vec::with_capacity(text.len() + 10);
-    if let Some(form) = form {
-        form.encode_text(&mut out, text);
+    if let Some(encoding) = encoding {
+        encoding.encode_text(&mut out, text);
     }
     out
 }

@@ -6,7 +6,7 @@ use std::{rc::Rc, time::Duration};
 use millrace_delivery::ConnId;
 use millrace_protocol::{
     Error,
-    websocket::{self, Broken},
+    websocket::{self, CloseFrame},
 };
 use tokio::time::Instant;
 
@@ -74,7 +74,9 @@ impl EventLoop {
             (bytes, member.map_or(Ok(()), |member| member.set_pending(way, bytes)))
         });
         match weighed {
-            (_, Err(error)) => self.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() }),
+            (_, Err(error)) => {
+                self.close(id, CloseFrame { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() })
+            }
             (OUT_BYTES_MAX.., Ok(())) if matches!(way, Direction::Out) => self.watch(id),
             _ => {}
         }

@@ -64,16 +64,16 @@ pub struct PipeBody {
     shard: Rc<Shard>,
     conn: ConnId,
     transport: Transport,
-    _seat: Option<ReaderSlot>,
+    _reader_slot: Option<ReaderSlot>,
 }
 
 impl PipeBody {
     /// Registers the endpoint of a connection. Dropping the body removes the connection.
-    pub(crate) fn new(shard: &Rc<Shard>, conn: ConnId, transport: Transport, seat: Option<ReaderSlot>) -> Self {
+    pub(crate) fn new(shard: &Rc<Shard>, conn: ConnId, transport: Transport, reader_slot: Option<ReaderSlot>) -> Self {
         let pipe = Rc::<Pipe>::default();
         shard.sockets().add_virtual(conn, pipe.clone(), None);
         shard.socket_metrics.opened(transport, 1);
-        Self { pipe, shard: shard.clone(), conn, transport, _seat: seat }
+        Self { pipe, shard: shard.clone(), conn, transport, _reader_slot: reader_slot }
     }
 }
 

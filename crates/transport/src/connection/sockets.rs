@@ -56,7 +56,7 @@ pub(crate) struct Socket {
     generation: u32,
     pub(crate) fd: OwnedFd,
     pub(crate) decoder: millrace_protocol::websocket::Decoder,
-    pub(crate) talk: ConnectionProtocol,
+    pub(crate) protocol: ConnectionProtocol,
     /// True if the client may send compressed messages.
     pub(crate) deflate: bool,
     /// Second in which the hub was last notified of bytes from the peer. One notification per second is enough.
@@ -94,16 +94,16 @@ impl Sockets {
         id: ConnId,
         fd: OwnedFd,
         tls: Option<Box<Session>>,
-        talk: ConnectionProtocol,
+        protocol: ConnectionProtocol,
         deflate: bool,
         member: ConnectionQuotas,
     ) {
-        count(&self.metrics, &talk, 1);
+        count(&self.metrics, &protocol, 1);
         let socket = Socket {
             generation: id.generation,
             fd,
             decoder: Default::default(),
-            talk,
+            protocol,
             deflate,
             heard_s: 0,
             commands: None,
@@ -134,7 +134,7 @@ impl Sockets {
     pub(crate) fn take_socket(&mut self, id: ConnId) -> Option<(Socket, ConnectionQuotas)> {
         self.socket(id)?;
         let Some(Endpoint::Socket(socket)) = self.endpoints.get_mut(id.slot as usize)?.take() else { return None };
-        count(&self.metrics, &socket.talk, -1);
+        count(&self.metrics, &socket.protocol, -1);
         if socket.watched != 0 {
             let _ = epoll::delete(&*self.epoll, &socket.fd);
         }
@@ -144,7 +144,7 @@ impl Sockets {
 
     /// Returns the state of an HTTP/1.1 connection on the event loop.
     pub(crate) fn http(&mut self, id: ConnId) -> Option<&mut Http1Connection> {
-        match &mut self.socket(id)?.talk {
+        match &mut self.socket(id)?.protocol {
             ConnectionProtocol::Http(http) => Some(http),
             _ => None,
         }
@@ -159,7 +159,7 @@ impl Sockets {
     /// Returns the ids of the HTTP/1.1 connections that wait for a request.
     pub(crate) fn idle_http(&self) -> Vec<ConnId> {
         let idle = |(slot, endpoint): (usize, &Option<Endpoint>)| match endpoint {
-            Some(Endpoint::Socket(Socket { generation, talk: ConnectionProtocol::Http(http), .. }))
+            Some(Endpoint::Socket(Socket { generation, protocol: ConnectionProtocol::Http(http), .. }))
                 if http.is_idle() =>
             {
                 Some(ConnId { slot: slot as u32, generation: *generation })
@@ -214,7 +214,7 @@ impl Sockets {
         if let Some(connection) = self.virtual_connection(id) {
             return connection.incoming_bytes();
         }
-        self.socket(id).map_or(0, |socket| match &socket.talk {
+        self.socket(id).map_or(0, |socket| match &socket.protocol {
             ConnectionProtocol::Http(http) => http.unread_bytes(),
             _ => socket.decoder.buffered_bytes(),
         })
@@ -263,7 +263,7 @@ impl Sockets {
         let Some(slot) = self.endpoints.get_mut(id.slot as usize) else { return };
         match slot {
             Some(Endpoint::Socket(socket)) if socket.generation == id.generation => {
-                count(&self.metrics, &socket.talk, -1);
+                count(&self.metrics, &socket.protocol, -1);
                 *slot = None;
                 self.leave(id);
             }
@@ -293,7 +293,7 @@ impl Sockets {
     pub(crate) fn bytes_of(&self, slots: Range<usize>) -> usize {
         let held = |endpoint: &Endpoint| match endpoint {
             Endpoint::Socket(socket) => {
-                let http = if let ConnectionProtocol::Http(http) = &socket.talk { http.bytes() } else { 0 };
+                let http = if let ConnectionProtocol::Http(http) = &socket.protocol { http.bytes() } else { 0 };
                 socket.decoder.buffered_bytes() + http + socket.tls.as_ref().map_or(0, |tls| tls.bytes())
             }
             Endpoint::Virtual(endpoint) => endpoint.connection.bytes(),
@@ -357,7 +357,7 @@ impl millrace_node::Sockets for Sockets {
         let Some(endpoint) = self.endpoints.get_mut(conn.slot as usize) else { return };
         match endpoint.take() {
             Some(Endpoint::Socket(socket)) if socket.generation == conn.generation => {
-                count(&self.metrics, &socket.talk, -1);
+                count(&self.metrics, &socket.protocol, -1);
                 if socket.watched != 0 {
                     let _ = epoll::delete(&*self.epoll, &socket.fd);
                 }
@@ -468,8 +468,8 @@ impl Socket {
     }
 }
 
-fn count(metrics: &SocketMetrics, talk: &ConnectionProtocol, change: i64) {
-    if let Some(transport) = talk.transport() {
+fn count(metrics: &SocketMetrics, protocol: &ConnectionProtocol, change: i64) {
+    if let Some(transport) = protocol.transport() {
         metrics.opened(transport, change);
     }
 }

@@ -3,12 +3,12 @@ use std::{cell::RefCell, net::SocketAddr, rc::Rc, time::Instant};
 use millrace_delivery::ConnId;
 use millrace_node::Metrics;
 use millrace_protocol::{
-    Form,
-    websocket::{self, Broken},
+    Encoding,
+    websocket::{self, CloseFrame},
 };
 use millrace_rtc::{Event, Lane};
 
-use super::{Guests, PeerId, Peers, endpoint::DataChannel, peers::PeerEvent};
+use super::{AdmittedSession, PeerId, Peers, endpoint::DataChannel, peers::PeerEvent};
 use crate::{
     admission::limits::{ConnectionQuotas, Direction},
     connection::EventLoop,
@@ -93,13 +93,13 @@ impl Driver {
     }
 
     fn open(&self, peer: PeerId, lane: Lane) {
-        let guests = self.with_peers(|peers| peers.open(peer, lane));
-        let Some(guests) = guests else { return self.open_latest(peer) };
-        let Guests { caller, ticket, permit, seat } = guests;
+        let admitted = self.with_peers(|peers| peers.open(peer, lane));
+        let Some(admitted) = admitted else { return self.open_latest(peer) };
+        let AdmittedSession { caller, ticket, connection_slot, reader_slot } = admitted;
         let shard = self.event_loop.shard();
         let id = shard.with(|hub, sockets| {
-            let id = hub.connect(Form::Lines);
-            let quotas = ConnectionQuotas::new(permit, seat);
+            let id = hub.connect(Encoding::Lines);
+            let quotas = ConnectionQuotas::new(connection_slot, reader_slot);
             sockets.add_virtual(id, self.endpoint(peer, Lane::Session), Some(quotas));
             sockets.grants.put(id, caller.clone());
             id
@@ -123,7 +123,7 @@ impl Driver {
     fn open_latest(&self, peer: PeerId) {
         if self.with_peers(|peers| peers.wants_latest(peer)) {
             let id = self.event_loop.shard().with(|hub, sockets| {
-                let id = hub.connect(Form::Lines);
+                let id = hub.connect(Encoding::Lines);
                 sockets.add_virtual(id, self.endpoint(peer, Lane::Latest), None);
                 id
             });
@@ -158,8 +158,8 @@ impl Driver {
     }
 
     fn refuse(&self, id: ConnId, code: u16, reason: &'static str) {
-        let broken = Broken { code, reason };
-        self.event_loop.admission().limits.count_broken(broken);
-        self.event_loop.close(id, broken);
+        let close = CloseFrame { code, reason };
+        self.event_loop.admission().limits.count_close(close);
+        self.event_loop.close(id, close);
     }
 }

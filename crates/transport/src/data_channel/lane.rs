@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_one_stream_that_cuts_no_character() {
+    fn session_stream_splits_no_character() {
         let (mut out, now) = (Out::new(Lane::Session), Instant::now());
         let text = "äöü€😀\n".repeat(2000);
         assert_eq!(out.take(text.as_bytes(), now), text.len());
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_get_lost_leaves_in_numbered_messages_of_whole_lines() {
+    fn unreliable_messages_are_numbered_and_hold_whole_lines() {
         let (mut out, now) = (Out::new(Lane::Latest), Instant::now());
         let (line, long) = (format!("{}\n", "x".repeat(400)), format!("{}\n", "y".repeat(3000)));
         let text = format!("{line}{line}{line}{long}{line}");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_waited_too_long_stops_what_would_come_after_it() {
+    fn expired_buffer_accepts_no_lines() {
         let (mut out, now) = (Out::new(Lane::Latest), Instant::now());
         let line = format!("{}\n", "a".repeat(DATAGRAM_BYTES_MAX));
         assert_eq!(out.take(line.as_bytes(), now), line.len());
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_larger_than_all_room_still_leaves() {
+    fn line_larger_than_window_is_sent() {
         let (mut out, now) = (Out::new(Lane::Latest), Instant::now());
         let long = format!("{}\nnext\n", "x".repeat(2 * LATEST_BYTES_MAX));
         assert_eq!(out.take(long.as_bytes(), now), long.len());

@@ -40,11 +40,11 @@ const OFFER_BYTES_MAX: usize = 64 * 1024;
 const SDP: &str = "application/sdp";
 
 /// State of a connecting client, from its offer until its channel opens.
-pub struct Guests {
+pub struct AdmittedSession {
     pub caller: Caller,
     pub ticket: Option<String>,
-    pub permit: ConnectionSlot,
-    pub seat: Option<ReaderSlot>,
+    pub connection_slot: ConnectionSlot,
+    pub reader_slot: Option<ReaderSlot>,
 }
 
 /// Answers an offer. The new peer must open its channel before a timeout.
@@ -62,27 +62,27 @@ pub async fn answer(
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(SDP) {
         let detail =
-            "a POST brings an offer for data channels, as `Content-Type: application/sdp`; a WebSocket comes by GET";
+            "POST expects an offer for data channels with `Content-Type: application/sdp`; a WebSocket uses GET";
         return Err(Error::new(Code::BadRequest, detail));
     }
     let Some(peers) = peers else {
-        let detail = "this server speaks no data channels; `rtc.listen` says where it would";
+        let detail = "data channels are disabled on this server; `rtc.listen` enables them";
         return Err(Error::new(Code::NotFound, detail));
     };
     if peers.borrow().is_full() {
-        return Err(Error::new(Code::Unavailable, "this server has as many peers as it may; try again"));
+        return Err(Error::new(Code::Unavailable, "this server has its maximum number of peers; try again later"));
     }
-    let guest = parts.extensions.get::<std::sync::Arc<RequestConnection>>();
-    let Some(address) = guest.map(|guest| guest.address) else {
+    let connection = parts.extensions.get::<std::sync::Arc<RequestConnection>>();
+    let Some(address) = connection.map(|connection| connection.address) else {
         return Err(Error::new(Code::BadRequest, "the address of the request is not known"));
     };
-    let permit = admission.limits.connect(address)?;
-    let seat = admission.admit(parts, &caller)?;
+    let connection_slot = admission.limits.connect(address)?;
+    let reader_slot = admission.admit(parts, &caller)?;
     let ticket = parts.headers.get("millrace-resume").and_then(|ticket| ticket.to_str().ok()).map(str::to_owned);
     let offer = read_body(admission, &parts.headers, body, OFFER_BYTES_MAX).await?;
     let offer = std::str::from_utf8(&offer).map_err(|_| Error::new(Code::BadRequest, "the offer is not UTF-8"))?;
-    let guests = Guests { caller, ticket, permit, seat };
-    let answer = peers.borrow_mut().answer(offer, guests, Instant::now())?;
+    let admitted = AdmittedSession { caller, ticket, connection_slot, reader_slot };
+    let answer = peers.borrow_mut().answer(offer, admitted, Instant::now())?;
     let mut response = text(StatusCode::CREATED, SDP, answer);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)

@@ -73,9 +73,9 @@ pub async fn accept(
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
-                if let Ok(permit) = limits.connect(from.ip()) {
+                if let Ok(connection_slot) = limits.connect(from.ip()) {
                     set_options(&stream);
-                    begin(stream, SocketAddr::new(from.ip().to_canonical(), from.port()), permit);
+                    begin(stream, SocketAddr::new(from.ip().to_canonical(), from.port()), connection_slot);
                 }
             }
             Err(error) => {
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_number_serves_datagrams_and_streams() {
+    fn one_port_serves_udp_and_tcp() {
         let (datagrams, streams) = bind("127.0.0.1:0".parse().unwrap(), 1 << 16).unwrap();
         let address = datagrams.local_addr().unwrap();
         assert_ne!(address.port(), 0);

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_setting_only_a_private_server_has_a_port() {
+    fn only_private_server_opens_port_by_default() {
         let at = |listen: &str, server: &str| {
             Config { listen: listen.into(), ..Config::default() }.address(server.parse().unwrap())
         };
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_told_what_reaches_the_socket() {
+    fn candidates_are_addresses_that_reach_the_socket() {
         let own = ["192.0.2.7".parse().unwrap(), "2001:db8::7".parse().unwrap()];
         let told = |config: &Config, address: &str| {
             let ports = Port::bind(config, address.parse().unwrap(), 2, &own).unwrap();

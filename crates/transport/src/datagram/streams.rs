@@ -24,8 +24,9 @@ const LENGTH_BYTES: usize = 2;
 
 /// Accepts streams until the task is dropped. `write_timeout` returns the current timeout of a write.
 pub async fn accept(port: Rc<Demultiplexer>, listener: TcpListener, write_timeout: impl Fn() -> Duration) {
-    let begin =
-        |stream, from, permit| drop(spawn_local(connection(port.clone(), stream, from, write_timeout(), permit)));
+    let begin = |stream, from, connection_slot| {
+        drop(spawn_local(connection(port.clone(), stream, from, write_timeout(), connection_slot)))
+    };
     framed::accept(listener, port.limits(), begin).await;
 }
 
@@ -34,7 +35,7 @@ async fn connection(
     stream: TcpStream,
     from: SocketAddr,
     write_timeout: Duration,
-    _permit: ConnectionSlot,
+    _connection_slot: ConnectionSlot,
 ) {
     let Some(outgoing) = port.connect_stream(from) else { return };
     let (reading, writing) = stream.into_split();
@@ -45,7 +46,7 @@ async fn connection(
     };
     port.disconnect_stream(from);
     if let Err(error) = ended {
-        tracing::debug!(%error, "a stream of datagrams broke");
+        tracing::debug!(%error, "a stream of datagrams failed");
     }
 }
 

@@ -47,11 +47,14 @@ impl<'a> Query<'a> {
         for (i, (name, _)) in pairs.iter().enumerate() {
             // `token` is handled elsewhere. `_` is ignored: it only bypasses caches.
             if !["_", "token"].contains(&name.as_ref()) && !known.contains(&name.as_ref()) {
-                let detail = format!("unknown parameter; this URL knows {}", known.join(", "));
-                return Err(Error::new(Code::BadRequest, detail));
+                let allowed = match known {
+                    [] => "this URL has no parameters".to_owned(),
+                    _ => format!("the parameters of this URL are {}", known.join(", ")),
+                };
+                return Err(Error::new(Code::BadRequest, format!("unknown parameter `{name}`; {allowed}")));
             }
             if name != "channel" && pairs[..i].iter().any(|(other, _)| other == name) {
-                return Err(Error::new(Code::BadRequest, format!("`{name}` is there twice")));
+                return Err(Error::new(Code::BadRequest, format!("`{name}` is given twice")));
             }
         }
         Ok(Self(pairs))
@@ -68,7 +71,7 @@ impl<'a> Query<'a> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let seconds = text.parse::<f64>().ok().filter(|s| s.is_finite() && (0.0..=86_400.0).contains(s));
         let duration = seconds.map(Duration::from_secs_f64).or_else(|| humantime::parse_duration(text).ok());
-        let detail = || format!("`{name}` is a number of seconds, or a duration such as `30s`");
+        let detail = || format!("`{name}` must be a number of seconds, or a duration such as `30s`");
         duration.map(Some).ok_or_else(|| Error::new(Code::BadRequest, detail()))
     }
 
@@ -103,7 +106,7 @@ impl ReadRequest {
         for text in query.all("channel") {
             let (name, since) = split_position(text, default)?;
             if channels.iter().any(|(other, _)| *other == name) {
-                return Err(Error::new(Code::BadRequest, format!("channel {name} is there twice")));
+                return Err(Error::new(Code::BadRequest, format!("channel {name} is given twice")));
             }
             channels.push((name, since));
         }
@@ -126,7 +129,7 @@ impl ReadRequest {
         let subscribe = match query.get("subscribe") {
             None | Some("yes") => true,
             Some("no") => false,
-            Some(_) => return Err(bad("`subscribe` is `yes` or `no`")),
+            Some(_) => return Err(bad("`subscribe` must be `yes` or `no`")),
         };
         let policy = query.get("policy").map_or(Ok(Policy::Every), Policy::parse)?;
         let wait = query.duration("wait")?;
@@ -134,13 +137,17 @@ impl ReadRequest {
         let until: Option<Since> = query.get("until").map(str::parse).transpose()?;
         if let Some(until) = until {
             if wait.is_some() {
-                return Err(bad("`until` ends what there is, and `wait` waits for more: leave one out"));
+                return Err(bad("`until` ends the response, and `wait` waits for more; omit one of the two"));
             }
             if policy == Policy::Latest {
-                return Err(bad("`until` belongs to `policy=every`: what is the newest of a key changes behind it"));
+                return Err(bad(
+                    "`until` requires `policy=every`, because later publications change the newest one of a key",
+                ));
             }
             if many && matches!(until, Since::Position(_)) {
-                return Err(bad("of several channels `until` is a time or `now`: a position is one channel's"));
+                return Err(bad(
+                    "for several channels, `until` must be a time or `now`, because a position belongs to one channel",
+                ));
             }
             for (_, since) in &mut channels {
                 since.get_or_insert(Since::Earliest).check_until(until)?;
@@ -198,7 +205,7 @@ impl ResponseFormat {
             None if !named => Ok(ResponseFormat::Json),
             None => {
                 let spoken = "application/json, application/xml, text/event-stream and application/x-ndjson";
-                Err(Error::new(Code::NotAcceptable, format!("this channel speaks {spoken}, and WebSocket")))
+                Err(Error::new(Code::NotAcceptable, format!("this URL offers {spoken}, and WebSocket")))
             }
         }
     }
@@ -229,10 +236,14 @@ mod tests {
     }
 
     #[test]
-    fn asks_are_checked() {
+    fn invalid_read_requests_are_refused() {
         let channel = || ChannelName::parse("a").unwrap();
-        let ask = ReadRequest::one(&parts("/x?since=earliest&wait=1.5&limit=7&policy=latest&_=9"), channel()).unwrap();
-        assert_eq!((ask.limit, ask.wait, ask.policy), (Some(7), Some(Duration::from_millis(1500)), Policy::Latest));
+        let request =
+            ReadRequest::one(&parts("/x?since=earliest&wait=1.5&limit=7&policy=latest&_=9"), channel()).unwrap();
+        assert_eq!(
+            (request.limit, request.wait, request.policy),
+            (Some(7), Some(Duration::from_millis(1500)), Policy::Latest)
+        );
         for (uri, code) in [
             ("/x?sinze=now", Code::BadRequest),
             ("/x?since=now&since=now", Code::BadRequest),
@@ -254,7 +265,16 @@ mod tests {
     }
 
     #[test]
-    fn a_range_begins_with_history_unless_it_says_where() {
+    fn unknown_parameter_is_named() {
+        let detail = |known: &[&str]| Query::parse(&parts("/x?sinze=now"), known).err().unwrap().detail;
+        assert!(
+            detail(&["since", "limit"]).contains("unknown parameter `sinze`; the parameters of this URL are since")
+        );
+        assert!(detail(&[]).contains("this URL has no parameters"));
+    }
+
+    #[test]
+    fn range_starts_at_history_by_default() {
         let start = |uri: &str| ReadRequest::one(&parts(uri), ChannelName::parse("a").unwrap()).unwrap().channels[0].1;
         assert_eq!(start("/x?until=now"), Some(Since::Earliest));
         assert_eq!(start("/x?since=5&until=9"), Some(Since::Time(5)));
@@ -265,10 +285,10 @@ mod tests {
     }
 
     #[test]
-    fn several_channels_have_their_own_positions() {
-        let ask = ReadRequest::many(&parts("/v1/stream?channel=a/b@1:5&channel=c&since=earliest")).unwrap();
-        assert!(matches!(ask.channels[0].1, Some(Since::Position(at)) if at.offset == 5));
-        assert_eq!(ask.channels[1].1, Some(Since::Earliest));
+    fn each_channel_has_its_own_position() {
+        let request = ReadRequest::many(&parts("/v1/stream?channel=a/b@1:5&channel=c&since=earliest")).unwrap();
+        assert!(matches!(request.channels[0].1, Some(Since::Position(at)) if at.offset == 5));
+        assert_eq!(request.channels[1].1, Some(Since::Earliest));
         for (uri, code) in [
             ("/v1/stream", Code::BadRequest),
             ("/v1/stream?channel=a&channel=a", Code::BadRequest),

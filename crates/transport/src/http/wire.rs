@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_left_to_hyper() {
+    fn other_requests_are_left_to_hyper() {
         for other in [
             "GET /v1/channels/a HTTP/1.1\r\nHost: h\r\n",
             "GET /v1/channels/a HTTP/1.0\r\n\r\n",
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_carry_length_date_and_close() {
+    fn response_has_length_date_and_close() {
         let text = |closes, response| {
             let mut more = HeaderMap::new();
             more.insert(header::VARY, HeaderValue::from_static("origin"));

@@ -28,13 +28,13 @@ pub type Answer = fn(Read, &ReadRequest, ResponseFormat) -> Response;
 pub struct Poll {
     caller: Caller,
     /// The read request. Each channel starts at the position up to which the poll has found nothing.
-    ask: ReadRequest,
+    request: ReadRequest,
     wanted: ResponseFormat,
     answer: Answer,
     /// Time at which the poll is answered with `204`: after the requested wait, but not later than the server's
     /// limit or the expiry of the token.
     pub deadline: Instant,
-    _seat: Option<Box<ReaderSlot>>,
+    _reader_slot: Option<Box<ReaderSlot>>,
     _open: Open,
 }
 
@@ -53,19 +53,21 @@ pub async fn begin<S: Sockets<Metrics = SocketMetrics>>(
     admission: &Admission,
     parts: &Parts,
     caller: Caller,
-    ask: ReadRequest,
+    request: ReadRequest,
     wanted: ResponseFormat,
     wait: Duration,
     answer: Answer,
 ) -> Result<PollStart, Error> {
-    let seat = admission.admit(parts, &caller)?.map(Box::new);
+    let reader_slot = admission.admit(parts, &caller)?.map(Box::new);
     let expires = caller.grant.expires_s.map(|end_s| Duration::from_secs(end_s.saturating_sub(unix_s())));
     let wait = wait.min(admission.config().hold_max).min(expires.unwrap_or(Duration::MAX));
-    let ask =
-        ReadRequest { channels: ask.starts().into_iter().map(|(name, since)| (name, Some(since))).collect(), ..ask };
+    let request = ReadRequest {
+        channels: request.starts().into_iter().map(|(name, since)| (name, Some(since))).collect(),
+        ..request
+    };
     let deadline = Instant::now() + wait;
     let open = Open::new(shard.socket_metrics.clone());
-    let mut poll = Box::new(Poll { caller, ask, wanted, answer, deadline, _seat: seat, _open: open });
+    let mut poll = Box::new(Poll { caller, request, wanted, answer, deadline, _reader_slot: reader_slot, _open: open });
     Ok(match poll.look(shard, admission).await? {
         Some(response) => PollStart::Answered(response),
         None => PollStart::Waits(poll),
@@ -74,7 +76,7 @@ pub async fn begin<S: Sockets<Metrics = SocketMetrics>>(
 
 impl Poll {
     pub fn channels(&self) -> Vec<ChannelName> {
-        self.ask.channels.iter().map(|(name, _)| name.clone()).collect()
+        self.request.channels.iter().map(|(name, _)| name.clone()).collect()
     }
 
     /// Reads once. Returns the response. Returns `None` if there is nothing yet, unless the server drains.
@@ -85,13 +87,13 @@ impl Poll {
         shard: &Shard<S>,
         admission: &Admission,
     ) -> Result<Option<Response>, Error> {
-        let read = read(shard, &self.ask, &self.ask.channels).await?;
+        let read = read(shard, &self.request, &self.request.channels).await?;
         if !read.is_empty() || admission.is_draining() {
-            return Ok(Some((self.answer)(read, &self.ask, self.wanted)));
+            return Ok(Some((self.answer)(read, &self.request, self.wanted)));
         }
         // Start values such as `now` or a time have become positions. With policy `latest`, a position can also
         // advance without a publication for this reader.
-        self.ask.channels = read.ends();
+        self.request.channels = read.ends();
         Ok(None)
     }
 
@@ -110,7 +112,7 @@ impl Poll {
 
     /// Returns the response to a poll whose deadline has passed.
     pub fn nothing(&self) -> Response {
-        (self.answer)(Read::nothing(&self.ask.channels), &self.ask, self.wanted)
+        (self.answer)(Read::nothing(&self.request.channels), &self.request, self.wanted)
     }
 
     /// Waits for the result inside a task, until the deadline.
@@ -139,8 +141,8 @@ impl Poll {
 
     /// Returns the memory that the poll uses in addition to its own size, in bytes.
     pub fn bytes(&self) -> usize {
-        self.ask.channels.capacity() * size_of::<(ChannelName, Option<millrace_protocol::Since>)>()
-            + self._seat.as_ref().map_or(0, |_| size_of::<ReaderSlot>())
+        self.request.channels.capacity() * size_of::<(ChannelName, Option<millrace_protocol::Since>)>()
+            + self._reader_slot.as_ref().map_or(0, |_| size_of::<ReaderSlot>())
     }
 }
 

@@ -13,7 +13,7 @@ use millrace_engine::Newest;
 use millrace_node::{Metrics, Shard, Sockets};
 use millrace_protocol::{
     ChannelName, Epoch, Error, Gap, Position, Publication, Since, Transport,
-    form::{Envelope, xml},
+    encoding::{Envelope, xml},
 };
 
 pub use long_polling::{Poll, PollStart, begin};
@@ -43,23 +43,23 @@ struct Found {
 /// Answers with the available publications: without `since` the newest one, otherwise all after `since`.
 pub async fn answer<S: Sockets<Metrics = SocketMetrics>>(
     shard: &Shard<S>,
-    ask: &ReadRequest,
+    request: &ReadRequest,
     wanted: ResponseFormat,
 ) -> Result<Response, Error> {
     shard.socket_metrics.opened(Transport::Polling, 1);
-    let read = read(shard, ask, &ask.channels).await;
+    let read = read(shard, request, &request.channels).await;
     shard.socket_metrics.opened(Transport::Polling, -1);
-    Ok(read?.into_response(ask, wanted))
+    Ok(read?.into_response(request, wanted))
 }
 
 /// Reads every channel after its start; a start of `None` returns the newest publication.
 pub async fn read<S: Sockets>(
     shard: &Shard<S>,
-    ask: &ReadRequest,
+    request: &ReadRequest,
     starts: &[(ChannelName, Option<Since>)],
 ) -> Result<Read, Error> {
     let mut all = Vec::with_capacity(starts.len());
-    let mut limit = PageLimit { count: ask.limit.unwrap_or(LIMIT), bytes: ANSWER_BYTES_MAX };
+    let mut limit = PageLimit { count: request.limit.unwrap_or(LIMIT), bytes: ANSWER_BYTES_MAX };
     for (channel, since) in starts {
         let found = match since {
             None => {
@@ -68,7 +68,7 @@ pub async fn read<S: Sockets>(
                 Found { channel: channel.clone(), end: top, more: false, gap: None, publications }
             }
             Some(since) if limit.count > 0 => {
-                let page = range::page(&*shard.engine, channel, *since, ask.until, ask.policy, limit).await?;
+                let page = range::page(&*shard.engine, channel, *since, request.until, request.policy, limit).await?;
                 let more = page.has_more();
                 let Page { gap, publications, end, .. } = page;
                 Found { channel: channel.clone(), end, more, gap, publications }
@@ -77,7 +77,7 @@ pub async fn read<S: Sockets>(
             // here.
             Some(since) => {
                 let none = PageLimit { count: 0, bytes: 0 };
-                let page = range::page(&*shard.engine, channel, *since, ask.until, ask.policy, none).await?;
+                let page = range::page(&*shard.engine, channel, *since, request.until, request.policy, none).await?;
                 let (end, more) = (page.start(), page.start() != page.top);
                 Found { channel: channel.clone(), end, more, gap: page.gap, publications: Vec::new() }
             }
@@ -118,23 +118,23 @@ impl Read {
     }
 
     /// Encodes the response; `204` if there is neither a publication nor a gap.
-    pub fn into_response(self, ask: &ReadRequest, wanted: ResponseFormat) -> Response {
+    pub fn into_response(self, request: &ReadRequest, wanted: ResponseFormat) -> Response {
         let mut position = Vec::with_capacity(32);
         for (i, found) in self.0.iter().enumerate() {
-            if ask.many {
+            if request.many {
                 position.extend_from_slice(if i > 0 { b"," } else { b"" });
                 position.extend_from_slice(found.channel.as_str().as_bytes());
                 position.push(b'@');
             }
             found.end.write(&mut position);
         }
-        let mut response = if self.is_empty() { no_content() } else { self.body(ask, wanted) };
+        let mut response = if self.is_empty() { no_content() } else { self.body(request, wanted) };
         position_header(&mut response, &position);
         response
     }
 
-    fn body(self, ask: &ReadRequest, wanted: ResponseFormat) -> Response {
-        if ask.many {
+    fn body(self, request: &ReadRequest, wanted: ResponseFormat) -> Response {
+        if request.many {
             let messages = self
                 .0
                 .iter()

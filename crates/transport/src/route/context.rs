@@ -8,7 +8,7 @@ use std::{
 use http::request::Parts;
 use tokio::{task::spawn_local, time::sleep};
 
-use super::Routes;
+use super::routes::Routes;
 use crate::{Config, Shard, admission::Admission, data_channel::Peers, http::Response};
 
 /// Serves paths other than channels: health, metrics and web pages. `None`: the path does not exist.

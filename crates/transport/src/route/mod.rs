@@ -1,6 +1,7 @@
 //! Routing: maps URLs to handlers.
 
 mod context;
+mod handover;
 pub mod publish;
 mod routes;
 
@@ -9,7 +10,7 @@ use std::{borrow::Cow, rc::Rc, time::Duration};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_node::Metrics;
-use millrace_protocol::{ChannelName, Code, Error, Right};
+use millrace_protocol::{ChannelName, Code, Error, Permission};
 use percent_encoding::percent_decode_str;
 
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
     },
     data_channel,
     http::{Body, HEARTBEAT, Query, ReadRequest, Response, ResponseFormat, is_upgrade, json, problem},
-    polling::{self, Poll, PollStart, Read},
+    polling::{self, PollStart, Read},
     transports::{
         replay, sse,
         stream::{self, Stream},
@@ -28,18 +29,8 @@ use crate::{
 };
 
 pub use context::{Context, Pages};
+pub use handover::{Handover, Routed, plain};
 pub use routes::{Answering, Publishing, Question, Routes, ShardPort};
-
-/// Result of a request: a complete response, or the head of a response and the handover that continues it.
-pub type Routed = (Response, Option<Handover>);
-
-/// How a connection continues after the head of the response.
-pub enum Handover {
-    WebSocket(Upgrade),
-    Stream(Stream),
-    /// The head contains only headers that the response to the poll gets in addition to its own.
-    LongPoll(Box<Poll>),
-}
 
 /// Handles a request. Errors become problem details. No input causes a panic.
 pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Routed {
@@ -88,7 +79,7 @@ fn is_error(response: &Response) -> bool {
 }
 
 fn not_found() -> Error {
-    Error::new(Code::NotFound, "there is nothing at this path; docs/reference/protocol.md lists what there is")
+    Error::new(Code::NotFound, "no resource has this path; docs/reference/protocol.md lists all paths")
 }
 
 /// Handles a GET of channels; returns `None` for other requests.
@@ -203,35 +194,38 @@ fn check_coding(parts: &Parts) -> Result<(), Error> {
         (None, _) => Ok(()),
         (Some(coding), None) if coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(()),
         _ => {
-            Err(Error::new(Code::NotImplemented, "the only transfer coding understood is `Transfer-Encoding: chunked`"))
+            Err(Error::new(Code::NotImplemented, "the only supported transfer coding is `Transfer-Encoding: chunked`"))
         }
     }
 }
 
 /// Handles a read request with the transport that content negotiation selects.
-async fn read(context: &Context, parts: &Parts, caller: Caller, ask: ReadRequest) -> Result<Routed, Error> {
-    caller.may_read(&ask)?;
+async fn read(context: &Context, parts: &Parts, caller: Caller, request: ReadRequest) -> Result<Routed, Error> {
+    caller.may_read(&request)?;
     let wanted = ResponseFormat::negotiate(&parts.headers)?;
-    let ends = ask.until.is_some() || matches!(wanted, ResponseFormat::Json | ResponseFormat::Xml);
-    if ends && ask.heartbeat.is_some() {
-        return Err(Error::new(Code::BadRequest, "`heartbeat` belongs to what goes on: streams and WebSockets"));
+    let ends = request.until.is_some() || matches!(wanted, ResponseFormat::Json | ResponseFormat::Xml);
+    if ends && request.heartbeat.is_some() {
+        return Err(Error::new(Code::BadRequest, "`heartbeat` applies only to streams and WebSockets"));
     }
-    match (wanted, ask.wait) {
+    match (wanted, request.wait) {
         (ResponseFormat::Sse | ResponseFormat::Ndjson, Some(_)) => {
-            Err(Error::new(Code::BadRequest, "`wait` belongs to JSON and XML answers"))
+            Err(Error::new(Code::BadRequest, "`wait` applies only to JSON and XML responses"))
         }
         (ResponseFormat::Sse | ResponseFormat::Ndjson, None) => {
             check_stays(context)?;
-            let until = ask.until;
-            let stream =
-                if wanted == ResponseFormat::Sse { sse::stream(caller, ask) } else { stream::stream(caller, ask) };
+            let until = request.until;
+            let stream = if wanted == ResponseFormat::Sse {
+                sse::stream(caller, request)
+            } else {
+                stream::stream(caller, request)
+            };
             match until {
                 Some(until) => replay::answer(&context.shard, &context.admission, stream, until).await.map(plain),
                 None => with_stream(context, parts, stream),
             }
         }
-        (ResponseFormat::Xml, _) if ask.many => {
-            Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML"))
+        (ResponseFormat::Xml, _) if request.many => {
+            Err(Error::new(Code::NotAcceptable, "XML supports one channel only; request JSON for several channels"))
         }
         (ResponseFormat::Json | ResponseFormat::Xml, Some(wait)) => {
             let begun = polling::begin(
@@ -239,7 +233,7 @@ async fn read(context: &Context, parts: &Parts, caller: Caller, ask: ReadRequest
                 &context.admission,
                 parts,
                 caller,
-                ask,
+                request,
                 wanted,
                 wait,
                 Read::into_response,
@@ -247,7 +241,7 @@ async fn read(context: &Context, parts: &Parts, caller: Caller, ask: ReadRequest
             wait_for(context, parts, begun).await
         }
         (ResponseFormat::Json | ResponseFormat::Xml, None) => {
-            context.admission.charge(polling::answer(&context.shard, &ask, wanted).await?).map(plain)
+            context.admission.charge(polling::answer(&context.shard, &request, wanted).await?).map(plain)
         }
     }
 }
@@ -280,25 +274,31 @@ fn has_body(headers: &HeaderMap) -> bool {
 ///
 /// Errors: `unauthorized`, `forbidden`, `bad_request`; `unavailable` while the server drains.
 pub fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelName) -> Result<Routed, Error> {
-    let ask = ReadRequest::one(parts, channel)?;
-    match ask.subscribe {
-        true => caller.may_read(&ask)?,
-        false => caller.may(Right::Publish, &ask.channels[0].0)?,
+    let request = ReadRequest::one(parts, channel)?;
+    match request.subscribe {
+        true => caller.may_read(&request)?,
+        false => caller.may(Permission::Publish, &request.channels[0].0)?,
     }
     check_stays(context)?;
-    with_upgrade(context, parts, websocket::accept_channel(parts, caller, ask, context.admission.config().compression)?)
+    with_upgrade(
+        context,
+        parts,
+        websocket::accept_channel(parts, caller, request, context.admission.config().compression)?,
+    )
 }
 
 /// Refuses new long-lived connections while the server drains.
 fn check_stays(context: &Context) -> Result<(), Error> {
     match context.admission.is_draining() {
-        true => Err(Error::new(Code::Unavailable, "this server drains; another one will answer")),
+        true => {
+            Err(Error::new(Code::Unavailable, "this server is shutting down; connect again to reach another server"))
+        }
         false => Ok(()),
     }
 }
 
 async fn presence(context: &Context, parts: &Parts, channel: ChannelName) -> Result<Response, Error> {
-    context.admission.caller(parts).await?.may(Right::Presence, &channel)?;
+    context.admission.caller(parts).await?.may(Permission::Presence, &channel)?;
     Query::parse(parts, &[])?;
     let count = context.shard.engine.presence(&channel).await?;
     Ok(json(serde_json::json!({ "channel": channel.as_str(), "count": count }).to_string()))
@@ -315,25 +315,20 @@ async fn only(
     Ok(plain(method_not_allowed(if method == Method::GET { "GET" } else { "POST" })))
 }
 
-/// Wraps a complete response.
-pub fn plain(response: Response) -> Routed {
-    (response, None)
-}
-
 fn with_upgrade(
     context: &Context,
     parts: &Parts,
     (mut response, mut upgrade): (Response, Upgrade),
 ) -> Result<Routed, Error> {
-    upgrade.seat = context.admission.admit(parts, &upgrade.caller)?;
+    upgrade.reader_slot = context.admission.admit(parts, &upgrade.caller)?;
     tell_heartbeat(context, upgrade.heartbeat, &mut response);
     Ok((response, Some(Handover::WebSocket(upgrade))))
 }
 
 fn with_stream(context: &Context, parts: &Parts, mut stream: Stream) -> Result<Routed, Error> {
-    stream.seat = context.admission.admit(parts, &stream.caller)?;
+    stream.reader_slot = context.admission.admit(parts, &stream.caller)?;
     let mut head = stream.head();
-    tell_heartbeat(context, stream.ask.heartbeat, &mut head);
+    tell_heartbeat(context, stream.request.heartbeat, &mut head);
     Ok((head, Some(Handover::Stream(stream))))
 }
 

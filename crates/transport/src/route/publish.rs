@@ -10,7 +10,7 @@ use millrace_protocol::{ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPubli
 use serde_json::{Value, json};
 use tokio::task::coop::consume_budget;
 
-use super::Context;
+use super::context::Context;
 use crate::{
     admission::{
         self, Admission, Congestion, PublishTarget, Publisher,
@@ -70,7 +70,7 @@ pub async fn publish_line(
     caller: &Caller,
     line: &[u8],
 ) -> Result<Position, Error> {
-    let text = std::str::from_utf8(line).map_err(|_| Error::new(Code::BadJson, "a line is UTF-8"))?;
+    let text = std::str::from_utf8(line).map_err(|_| Error::new(Code::BadJson, "the line is not UTF-8"))?;
     let (channel, publication) = session::decode_publish(text)?;
     let mut target = caller.may_publish(channel)?;
     publish(context, publisher, &mut target, publication).await
@@ -151,12 +151,13 @@ pub fn answer_position(position: Position) -> Response {
 pub fn with_headers(headers: &HeaderMap, mut publication: NewPublication) -> Result<NewPublication, Error> {
     let text = |name: &HeaderName| -> Result<Option<&str>, Error> {
         let value = headers.get(name).map(|value| std::str::from_utf8(value.as_bytes())).transpose();
-        value.map_err(|_| Error::new(Code::BadRequest, format!("`{name}` is UTF-8")))
+        value.map_err(|_| Error::new(Code::BadRequest, format!("`{name}` is not UTF-8")))
     };
     publication.key = text(&KEY)?.map(Into::into);
     publication.idempotency_key = text(&IDEMPOTENCY_KEY)?.map(Into::into);
     if let Some(ttl) = text(&TTL)? {
-        let seconds = ttl.parse().map_err(|_| Error::new(Code::BadRequest, "`Millrace-TTL` is a number of seconds"))?;
+        let seconds =
+            ttl.parse().map_err(|_| Error::new(Code::BadRequest, "`Millrace-TTL` must be a number of seconds"))?;
         publication.ttl_ms = Some(session::ttl_ms(seconds)?);
     }
     publication.check()
@@ -177,7 +178,7 @@ fn kind(headers: &HeaderMap, data: &[u8]) -> Result<Kind, Error> {
             let detail = format!("the body is not JSON, or is nested deeper than {JSON_DEPTH_MAX} levels");
             Err(Error::new(Code::BadJson, detail))
         }
-        Kind::Binary if is_text => Err(Error::new(Code::BadRequest, "a text body is UTF-8")),
+        Kind::Binary if is_text => Err(Error::new(Code::BadRequest, "the body has a text type and is not UTF-8")),
         _ if is_text => Ok(Kind::Text),
         detected => Ok(detected),
     }

@@ -6,7 +6,7 @@ use hyper::body::Incoming;
 use millrace_protocol::{Error, Position};
 use millrace_rtc::Candidates;
 
-use super::{Context, Routed};
+use super::{context::Context, handover::Routed};
 use crate::{
     admission::{Publisher, access::Caller},
     data_channel::Peers,

@@ -21,7 +21,7 @@ use std::{
 use bytes::BytesMut;
 use millrace_delivery::{ConnId, WaiterId};
 use millrace_node::Metrics;
-use millrace_protocol::{Error, Form};
+use millrace_protocol::{Encoding, Error};
 use tokio::{net::TcpStream, task::spawn_local, time::Instant};
 
 use super::{Server, serve_http1};
@@ -43,7 +43,7 @@ use crate::{
 struct Taken {
     fd: OwnedFd,
     tls: Option<Box<Session>>,
-    permit: ConnectionSlot,
+    connection_slot: ConnectionSlot,
     served: Rc<HttpClient>,
 }
 
@@ -63,17 +63,17 @@ impl Server {
         tls: Option<Box<Session>>,
         http: Http1Connection,
         poll: Box<Poll>,
-        permit: ConnectionSlot,
+        connection_slot: ConnectionSlot,
     ) {
         let id = self.shard().with(|hub, sockets| {
-            let id = hub.connect(Form::Answers);
+            let id = hub.connect(Encoding::WholeResponses);
             sockets.add_socket(
                 id,
                 fd,
                 tls,
                 ConnectionProtocol::Http(Box::new(http)),
                 false,
-                ConnectionQuotas::new(permit, None),
+                ConnectionQuotas::new(connection_slot, None),
             );
             id
         });
@@ -189,8 +189,8 @@ impl Server {
                 self.wait(id, poll).await;
             }
             Some(Handover::Stream(wanted)) => {
-                let Some(Taken { fd, tls, permit, .. }) = self.take(id) else { return };
-                stream::adopt(&self.event_loop, fd, tls, wanted, response, permit).await;
+                let Some(Taken { fd, tls, connection_slot, .. }) = self.take(id) else { return };
+                stream::adopt(&self.event_loop, fd, tls, wanted, response, connection_slot).await;
             }
             // Unreachable: a `SimpleRequest` never asks for an upgrade.
             Some(Handover::WebSocket(_)) => self.end(id),
@@ -350,15 +350,20 @@ impl Server {
             hub.disconnect(id);
             taken
         })?;
-        let ConnectionProtocol::Http(http) = socket.talk else { return None };
-        Some(Taken { fd: socket.fd, tls: socket.tls, permit: member.into_permit(), served: http.served.clone() })
+        let ConnectionProtocol::Http(http) = socket.protocol else { return None };
+        Some(Taken {
+            fd: socket.fd,
+            tls: socket.tls,
+            connection_slot: member.into_connection_slot(),
+            served: http.served.clone(),
+        })
     }
 
     /// Hands the connection back to hyper, which handles the request at the start of `unread`.
     fn hand_back(self: &Rc<Self>, id: ConnId, unread: &[u8]) {
-        let Some(Taken { fd, tls, permit, served }) = self.take(id) else { return };
+        let Some(Taken { fd, tls, connection_slot, served }) = self.take(id) else { return };
         let Ok(tcp) = TcpStream::from_std(fd.into()) else { return };
         let stream = Stream::from_parts(Parts { tcp, tls, head: BytesMut::from(unread) });
-        spawn_local(serve_http1(self.clone(), stream, served, permit));
+        spawn_local(serve_http1(self.clone(), stream, served, connection_slot));
     }
 }

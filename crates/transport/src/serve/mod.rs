@@ -221,18 +221,18 @@ async fn accept(server: Rc<Server>, listener: TcpListener, tls: Option<Rc<tls::A
         };
         match accepted {
             Ok((stream, peer)) => match context.admission.limits.connect(peer.ip()) {
-                Ok(permit) => {
+                Ok(connection_slot) => {
                     set_options(&stream);
                     let (server, address) = (server.clone(), peer.ip());
                     match &tls {
                         None => {
                             let stream = tls::Stream::plain(stream);
-                            drop(spawn_local(connection(server, stream, address, None, permit)));
+                            drop(spawn_local(connection(server, stream, address, None, connection_slot)));
                         }
-                        Some(tls) => drop(spawn_local(secured(server, stream, address, tls.clone(), permit))),
+                        Some(tls) => drop(spawn_local(secured(server, stream, address, tls.clone(), connection_slot))),
                     }
                 }
-                Err(error) => refusals.say(stream, &error),
+                Err(error) => refusals.send(stream, &error),
             },
             Err(error) => {
                 cannot_accept(&error, "a connection");
@@ -274,11 +274,11 @@ async fn secured(
     stream: TcpStream,
     address: IpAddr,
     acceptor: Rc<tls::Acceptor>,
-    permit: ConnectionSlot,
+    connection_slot: ConnectionSlot,
 ) {
     let metrics = server.context.shard.socket_metrics.clone();
     let settings = acceptor.settings();
-    let Some(handshaking) = acceptor.permit() else { return Metrics::add(&metrics.tls_refused, 1) };
+    let Some(handshaking) = acceptor.handshake_slot() else { return Metrics::add(&metrics.tls_refused, 1) };
     let handshake = async {
         if !tls::is_tls(&stream).await? {
             return Ok::<_, io::Error>(Err(stream));
@@ -290,7 +290,7 @@ async fn secured(
     match outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok(Ok(tls::Accepted::Client(stream, subject))) => {
             Metrics::add(if stream.is_resumed() { &metrics.tls_resumed } else { &metrics.tls_handshakes }, 1);
-            connection(server, stream, address, subject, permit).await;
+            connection(server, stream, address, subject, connection_slot).await;
         }
         Ok(Ok(tls::Accepted::Challenge)) => tracing::info!(%address, "answered a TLS-ALPN-01 challenge"),
         Ok(Err(stream)) => send_to_https(stream).await,
@@ -321,7 +321,7 @@ async fn connection(
     mut stream: tls::Stream,
     address: IpAddr,
     subject: Option<tls::PeerSubject>,
-    permit: ConnectionSlot,
+    connection_slot: ConnectionSlot,
 ) {
     let (config, limits) = (server.context.admission.config(), server.context.admission.limits.clone());
     let Ok(first) = tokio::time::timeout(config.header_timeout, stream.starts_with(PREFACE)).await else {
@@ -331,24 +331,24 @@ async fn connection(
     match first {
         Ok(true) => {
             if let Err(error) = http2(server.context.clone(), stream, served).await {
-                tracing::debug!(%error, "an HTTP/2 connection broke");
+                tracing::debug!(%error, "an HTTP/2 connection failed");
             }
         }
-        Ok(false) => serve_http1(server, stream, served, permit).await,
+        Ok(false) => serve_http1(server, stream, served, connection_slot).await,
         Err(_) => {}
     }
 }
 
 /// Serves an HTTP/1.1 connection until it ends or the event loop takes it over.
-async fn serve_http1(server: Rc<Server>, stream: tls::Stream, served: Rc<HttpClient>, permit: ConnectionSlot) {
+async fn serve_http1(server: Rc<Server>, stream: tls::Stream, served: Rc<HttpClient>, connection_slot: ConnectionSlot) {
     let admission = &server.context.admission;
     let (limits, header_timeout) = (admission.limits.clone(), admission.config().header_timeout);
-    if let Err(error) = http1(server, stream, header_timeout, served.clone(), permit).await {
+    if let Err(error) = http1(server, stream, header_timeout, served.clone(), connection_slot).await {
         // Count only a client that has sent no request at all. After a request a client may be idle for this long.
         if error.is_timeout() && served.requests.get() == 0 {
             limits.count(Limit::HeaderTimeout);
         }
-        tracing::debug!(%error, "an HTTP/1.1 connection broke");
+        tracing::debug!(%error, "an HTTP/1.1 connection failed");
     }
 }
 
@@ -357,7 +357,7 @@ async fn http1(
     stream: tls::Stream,
     header_timeout: Duration,
     served: Rc<HttpClient>,
-    permit: ConnectionSlot,
+    connection_slot: ConnectionSlot,
 ) -> hyper::Result<()> {
     let next = Rc::new(RefCell::new(None::<Next>));
     let (unsent, is_tls) = (stream.unsent(), stream.is_tls());
@@ -402,7 +402,7 @@ async fn http1(
     let context = server.context.clone();
     let drains = context.admission.drains();
     tokio::pin!(drains);
-    let mut told = false;
+    let mut is_shutting_down = false;
     loop {
         tokio::select! {
             served = std::future::poll_fn(|cx| match connection.poll_without_shutdown(cx) {
@@ -413,8 +413,8 @@ async fn http1(
                 served?;
                 break;
             }
-            _ = &mut drains, if !told => {
-                told = true;
+            _ = &mut drains, if !is_shutting_down => {
+                is_shutting_down = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }
         }
@@ -440,12 +440,15 @@ async fn http1(
                 let fd = stream.into();
                 match handover {
                     Handover::WebSocket(upgrade) => {
-                        websocket::adopt(&server.event_loop, fd, tls, rest.into(), upgrade, &head, permit).await;
+                        websocket::adopt(&server.event_loop, fd, tls, rest.into(), upgrade, &head, connection_slot)
+                            .await;
                     }
-                    Handover::Stream(wanted) => stream::adopt(&server.event_loop, fd, tls, wanted, head, permit).await,
+                    Handover::Stream(wanted) => {
+                        stream::adopt(&server.event_loop, fd, tls, wanted, head, connection_slot).await
+                    }
                     Handover::LongPoll(poll) => {
                         let http = Http1Connection::new(served, head, &rest, closes);
-                        server.adopt_poll(fd, tls, http, poll, permit).await;
+                        server.adopt_poll(fd, tls, http, poll, connection_slot).await;
                     }
                 }
             });
@@ -508,20 +511,20 @@ async fn http2(context: Rc<Context>, stream: tls::Stream, served: Rc<HttpClient>
         );
     let drains = context.admission.drains();
     tokio::pin!(drains);
-    let mut told = false;
+    let mut is_shutting_down = false;
     loop {
         tokio::select! {
             ended = std::future::poll_fn(|cx| {
                 let ended = Pin::new(&mut connection).poll(cx);
-                if served.is_spent() && !told {
-                    told = true;
+                if served.is_spent() && !is_shutting_down {
+                    is_shutting_down = true;
                     Pin::new(&mut connection).graceful_shutdown();
                     return Pin::new(&mut connection).poll(cx);
                 }
                 ended
             }) => return ended,
-            _ = &mut drains, if !told => {
-                told = true;
+            _ = &mut drains, if !is_shutting_down => {
+                is_shutting_down = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }
         }

@@ -10,7 +10,7 @@ use crate::http::{Body, encode_head, problem};
 
 /// Maximum number of refused connections per shard that receive an error at the same time. Further connections are
 /// closed without one.
-const TELLING_MAX: usize = 64;
+const SENDING_MAX: usize = 64;
 /// Maximum time for sending the error.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// First byte of a TLS handshake record. A TLS client cannot read a plain-text error. Source: RFC 8446, section 5.1.
@@ -19,21 +19,21 @@ const TLS_HANDSHAKE: u8 = 22;
 /// Sends the reason of the refusal to connections that are not admitted.
 #[derive(Default)]
 pub struct Refusals {
-    telling: Rc<Cell<usize>>,
+    sending: Rc<Cell<usize>>,
 }
 
 impl Refusals {
-    pub fn say(&self, mut stream: TcpStream, error: &Error) {
-        if self.telling.get() >= TELLING_MAX {
+    pub fn send(&self, mut stream: TcpStream, error: &Error) {
+        if self.sending.get() >= SENDING_MAX {
             return;
         }
-        self.telling.set(self.telling.get() + 1);
-        let telling = self.telling.clone();
+        self.sending.set(self.sending.get() + 1);
+        let sending = self.sending.clone();
         let (head, body) = problem(error).into_parts();
         let mut answer = encode_head(&http::Response::from_parts(head, Body::Whole(None)));
         answer.extend(body.into_whole());
         tokio::task::spawn_local(async move {
-            let tell = async {
+            let send = async {
                 // Read the request first. Closing with unread bytes would reset the connection and lose the error.
                 let mut request = [0; 4096];
                 if !matches!(stream.read(&mut request).await, Ok(1..)) || request[0] == TLS_HANDSHAKE {
@@ -43,8 +43,8 @@ impl Refusals {
                 let _ = stream.shutdown().await;
                 while matches!(stream.read(&mut request).await, Ok(1..)) {}
             };
-            let _ = tokio::time::timeout(PATIENCE, tell).await;
-            telling.set(telling.get() - 1);
+            let _ = tokio::time::timeout(PATIENCE, send).await;
+            sending.set(sending.get() - 1);
         });
     }
 }

@@ -1,6 +1,5 @@
 //! Datagrams from devices. Each contains one line of a batch, or a record in the format of an added route. The server
-//! sends no reply.
-//! Malformed datagrams are counted and dropped.
+//! sends no reply. Malformed datagrams are counted and dropped.
 
 use std::{
     io,

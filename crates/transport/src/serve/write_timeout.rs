@@ -120,7 +120,7 @@ mod tests {
     use crate::Config;
 
     #[tokio::test]
-    async fn a_large_buffer_counts_as_long_as_its_connection() {
+    async fn large_buffer_is_counted_until_connection_ends() {
         let config = Config { pending_bytes_max: 100_000, ..Config::default() };
         let limits = Limits::new(&config, 1024);
         let (near, mut far) = tokio::io::duplex(10);
@@ -142,7 +142,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_millis(400);
 
     #[tokio::test]
-    async fn only_who_takes_nothing_for_the_whole_time_is_given_up() {
+    async fn write_timeout_requires_no_progress() {
         let limits = Limits::new(&Config::default(), 1024);
         let refused = || limits.refused().find(|(name, _)| *name == "write_timeout").unwrap().1;
         let (near, mut far) = tokio::io::duplex(10);

@@ -4,9 +4,9 @@ use std::{num::NonZeroU16, rc::Rc, time::Duration};
 
 use millrace_delivery::ConnId;
 use millrace_protocol::{
-    Error, Right,
+    Error, Permission,
     session::{Subscription, encode_connected, encode_reply},
-    websocket::{self, Broken},
+    websocket::{self, CloseFrame},
 };
 
 use crate::{admission::access::Caller, connection::EventLoop};
@@ -24,10 +24,11 @@ pub async fn begin(
     let (ping_ms, now_ms) = (heartbeat.as_millis() as u64, event_loop.shard().engine.now_ms());
     let verified = ticket.map(|ticket| verify_ticket(event_loop, ticket, caller));
     let resumed = verified.as_ref().map(|verified| verified.as_deref().unwrap_or_default());
-    event_loop.say(id, &encode_connected(ping_ms, config.message_bytes_max, now_ms, caller.expires_ms(), resumed));
+    event_loop
+        .send_text(id, &encode_connected(ping_ms, config.message_bytes_max, now_ms, caller.expires_ms(), resumed));
     match verified {
         Some(Ok(subscriptions)) => resume(event_loop, id, subscriptions).await,
-        Some(Err(error)) => event_loop.say(id, &encode_reply(0, &Err(error))),
+        Some(Err(error)) => event_loop.send_text(id, &encode_reply(0, &Err(error))),
         None => {}
     }
 }
@@ -39,7 +40,7 @@ pub async fn begin(
 fn verify_ticket(event_loop: &EventLoop, ticket: &str, caller: &Caller) -> Result<Vec<Subscription>, Error> {
     let now_ms = event_loop.shard().engine.now_ms();
     let subscriptions = event_loop.admission().tickets.verify(ticket, caller.grant.subject.as_deref(), now_ms)?;
-    subscriptions.iter().try_for_each(|asked| caller.check(Right::Subscribe, &asked.target))?;
+    subscriptions.iter().try_for_each(|asked| caller.check(Permission::Subscribe, &asked.target))?;
     Ok(subscriptions)
 }
 
@@ -49,8 +50,8 @@ async fn resume(event_loop: &Rc<EventLoop>, id: ConnId, subscriptions: Vec<Subsc
     for subscription in subscriptions {
         if let Err(error) = super::subscribe(event_loop.shard(), id, 0, subscription).await {
             let reason = error.code.name();
-            event_loop.say(id, &encode_reply(0, &Err(error)));
-            return event_loop.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason });
+            event_loop.send_text(id, &encode_reply(0, &Err(error)));
+            return event_loop.close(id, CloseFrame { code: websocket::CLOSE_TRY_LATER, reason });
         }
     }
 }

@@ -14,8 +14,8 @@ use std::{
 use millrace_delivery::{ConnId, Hub, PageLimit};
 use millrace_node::Start;
 use millrace_protocol::{
-    Code, Error, Right,
-    form::Envelope,
+    Code, Error, Permission,
+    encoding::Envelope,
     session::{
         Command, Policy, Subscription, Target, decode_command, encode_error_push, encode_reply, encode_reply_raw,
     },
@@ -166,7 +166,7 @@ async fn run(event_loop: Rc<EventLoop>, id: ConnId, text: String) {
         (None, Err(error)) => encode_error_push(&error),
         (None, Ok(_)) => return,
     };
-    event_loop.say(id, &reply);
+    event_loop.send_text(id, &reply);
 }
 
 /// Runs a command and returns its reply. Returns `None` if the reply was already sent because other frames follow
@@ -184,7 +184,7 @@ async fn execute(
     match command {
         Command::Ping => ok(json!({ "time": now_ms })),
         Command::Presence { channel } => {
-            shard.sockets().grants.may(id, Right::Presence, &channel)?;
+            shard.sockets().grants.may(id, Permission::Presence, &channel)?;
             ok(json!({ "count": shard.engine.presence(&channel).await? }))
         }
         Command::Publish { channel, publication } => {
@@ -204,7 +204,7 @@ async fn execute(
             ok(json!({}))
         }
         Command::History { channel, since, until, limit } => {
-            shard.sockets().grants.may(id, Right::History, &channel)?;
+            shard.sockets().grants.may(id, Permission::History, &channel)?;
             let limit = PageLimit { count: limit, bytes: HISTORY_BYTES_MAX };
             let page = range::page(&*shard.engine, &channel, since, until, Default::default(), limit).await?;
             let answer = Envelope::answer(page.end, page.has_more(), page.gap, page.end.epoch, &page.publications);
@@ -237,7 +237,7 @@ fn refresh(shard: &Rc<Shard>, id: ConnId, fresh: Caller) -> Result<Vec<Target>, 
             ));
         }
         let read = subscriptions(hub, sockets, id).into_iter().map(|subscription| subscription.target);
-        let lost: Vec<Target> = read.filter(|target| fresh.check(Right::Subscribe, target).is_err()).collect();
+        let lost: Vec<Target> = read.filter(|target| fresh.check(Permission::Subscribe, target).is_err()).collect();
         for target in &lost {
             unsubscribe(hub, sockets, id, target)?;
         }

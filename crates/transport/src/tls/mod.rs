@@ -65,7 +65,7 @@ pub struct Acceptor {
 }
 
 /// Slot of one handshake in progress; dropping it frees the slot.
-pub struct ConnectionSlot(Rc<Cell<usize>>);
+pub struct HandshakeSlot(Rc<Cell<usize>>);
 
 impl Acceptor {
     pub fn new(settings: watch::Receiver<Settings>) -> Self {
@@ -77,17 +77,17 @@ impl Acceptor {
     }
 
     /// Reserves a slot for a handshake; `None` if too many are in progress.
-    pub fn permit(&self) -> Option<ConnectionSlot> {
+    pub fn handshake_slot(&self) -> Option<HandshakeSlot> {
         let under_way = self.under_way.get();
         if under_way >= self.settings.borrow().handshakes_max {
             return None;
         }
         self.under_way.set(under_way + 1);
-        Some(ConnectionSlot(self.under_way.clone()))
+        Some(HandshakeSlot(self.under_way.clone()))
     }
 }
 
-impl Drop for ConnectionSlot {
+impl Drop for HandshakeSlot {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }

@@ -100,7 +100,7 @@ impl Session {
             let Some(used) = decrypted? else { return Ok(Received::End) };
             let rest = &filled[used..];
             if rest.len() > KEPT_BYTES_MAX {
-                return Err(invalid("a message of the handshake is too long"));
+                return Err(invalid("a handshake message is too long"));
             }
             self.kept = rest.to_vec();
             Ok(if kept + received == SCRATCH_BYTES { Received::More } else { Received::All })
@@ -124,7 +124,7 @@ impl Session {
                 Ok(ConnectionState::EncodeTlsData(encoding)) => {
                     encode(encoding, &mut self.pending)?;
                     if self.pending.len() > ANSWERS_BYTES_MAX {
-                        return Err(invalid("answers are asked for, but not read"));
+                        return Err(invalid("the peer requests key updates but does not read the responses"));
                     }
                 }
                 Ok(ConnectionState::TransmitTlsData(transmit)) => transmit.done(),
@@ -201,18 +201,18 @@ impl Session {
     }
 
     fn check(&self) -> io::Result<()> {
-        if self.broken { Err(invalid("the peer has made a mistake before")) } else { Ok(()) }
+        if self.broken { Err(invalid("an earlier record of the peer was invalid")) } else { Ok(()) }
     }
 
     fn encrypt(&mut self, plain: &[u8], out: &mut [u8]) -> io::Result<usize> {
         self.process(out, |traffic, out| traffic.encrypt(plain, out))
     }
 
-    /// Writes pending protocol messages (such as a key update) to `out`, then the output of `say`.
+    /// Writes pending protocol messages (such as a key update) to `out`, then the output of `write`.
     fn process(
         &mut self,
         out: &mut [u8],
-        say: impl Fn(&mut WriteTraffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
+        write: impl Fn(&mut WriteTraffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
     ) -> io::Result<usize> {
         self.check()?;
         let mut length = 0;
@@ -223,9 +223,9 @@ impl Session {
                 }
                 ConnectionState::TransmitTlsData(transmit) => transmit.done(),
                 ConnectionState::WriteTraffic(mut traffic) => {
-                    return Ok(length + say(&mut traffic, &mut out[length..]).map_err(invalid)?);
+                    return Ok(length + write(&mut traffic, &mut out[length..]).map_err(invalid)?);
                 }
-                _ => return Err(invalid("nothing can be said at this point")),
+                _ => return Err(invalid("the TLS connection cannot encrypt data in this state")),
             }
         }
     }
@@ -270,7 +270,7 @@ mod tests {
 
     /// Uses a client without the required certificate: its error comes first in a flight of several messages.
     #[test]
-    fn after_a_mistake_an_alert_is_said_and_nothing_more() {
+    fn tls_error_sends_one_alert_only() {
         let (settings, ca) = settings();
         let mut session = Session::new(settings.config).unwrap();
         let name = ServerName::try_from("localhost").unwrap();

@@ -377,7 +377,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn only_an_acme_server_is_shown_a_proof_and_nothing_else() {
+    async fn acme_challenge_is_answered_only_to_acme_server() {
         let (mut settings, ca) = settings();
         for piece in [1 << 16, 7] {
             let (is_challenge, read) = meets(&settings, &ca, &[ACME_TLS], piece).await;

@@ -9,7 +9,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use millrace_delivery::PageLimit;
 use millrace_node::{Metrics, Start};
-use millrace_protocol::{ChannelName, Code, Error, Form, Position, Since, Transport, session::Policy};
+use millrace_protocol::{ChannelName, Code, Encoding, Error, Position, Since, Transport, session::Policy};
 use serde_json::{Map, json};
 
 use super::stream::{Stream, list};
@@ -32,7 +32,7 @@ struct Replay {
     shard: Rc<Shard>,
     limits: Arc<Limits>,
     transport: Transport,
-    form: Form,
+    encoding: Encoding,
     ranges: Vec<Range>,
     /// Index of the range that is being read.
     current: usize,
@@ -61,10 +61,10 @@ pub async fn answer(shard: &Rc<Shard>, admission: &Admission, stream: Stream, un
     let first = replay.next().await?;
     if first.is_none() {
         let mut nothing = no_content();
-        position_header(&mut nothing, &list(&replay.stand(), stream.ask.many));
+        position_header(&mut nothing, &list(&replay.stand(), stream.request.many));
         return Ok(nothing);
     }
-    let listed = list(&start, stream.ask.many);
+    let listed = list(&start, stream.request.many);
     position_header(&mut head, &listed);
     let mut bytes = (stream.preamble)(&start, &listed);
     bytes.extend(first.into_iter().flatten());
@@ -80,17 +80,17 @@ pub async fn answer(shard: &Rc<Shard>, admission: &Admission, stream: Stream, un
 impl Replay {
     async fn open(shard: &Rc<Shard>, admission: &Admission, stream: &Stream, until: Since) -> Result<Self, Error> {
         let shard = shard.clone();
-        let mut ranges = Vec::with_capacity(stream.ask.channels.len());
-        for (channel, since) in stream.ask.starts() {
+        let mut ranges = Vec::with_capacity(stream.request.channels.len());
+        for (channel, since) in stream.request.starts() {
             let until = range::end_of(&*shard.engine, &channel, until).await?;
             let at = range::start_of(&*shard.engine, &channel, since).await?;
             ranges.push(Range { channel, at, until });
         }
         shard.socket_metrics.opened(stream.transport, 1);
-        let left = stream.ask.limit.unwrap_or(usize::MAX);
+        let left = stream.request.limit.unwrap_or(usize::MAX);
         let (access, caller, limits) = (admission.access.clone(), stream.caller.clone(), admission.limits.clone());
-        let (transport, form) = (stream.transport, stream.form);
-        Ok(Self { shard, limits, transport, form, ranges, current: 0, left, ended: false, access, caller })
+        let (transport, encoding) = (stream.transport, stream.encoding);
+        Ok(Self { shard, limits, transport, encoding, ranges, current: 0, left, ended: false, access, caller })
     }
 
     /// Returns the next frames; `None` if there are no more.
@@ -101,18 +101,18 @@ impl Replay {
             let (since, limit) = (Since::Position(*at), PageLimit { count: PAGE.count.min(self.left), ..PAGE });
             let page = self.shard.engine.page(channel, since, Policy::Every, limit).await?.cut(since, *until);
             if page.end == *at && page.has_more() {
-                return Err(Error::new(Code::Internal, "history does not go on"));
+                return Err(Error::new(Code::Internal, "a page of history is empty although more was announced"));
             }
             let mut bytes = Vec::new();
             if let Some(gap) = page.gap {
                 Metrics::add(&self.shard.metrics.gaps, 1);
                 self.reach(gap.to, &mut bytes);
-                self.form.encode_gap(&mut bytes, &self.ranges[self.current].channel, gap);
+                self.encoding.encode_gap(&mut bytes, &self.ranges[self.current].channel, gap);
             }
             for publication in &page.publications {
                 let epoch = page.end.epoch;
                 self.reach(Position { epoch, offset: publication.offset }, &mut bytes);
-                self.form.encode(&mut bytes, &self.ranges[self.current].channel, epoch, publication);
+                self.encoding.encode(&mut bytes, &self.ranges[self.current].channel, epoch, publication);
             }
             self.left -= page.publications.len();
             self.ranges[self.current].at = page.end;
@@ -140,27 +140,27 @@ impl Replay {
                 self.ended = true;
                 if error.code == Code::Unauthorized {
                     let mut last = Vec::new();
-                    self.form.encode_denied(&mut last, 0, &error);
+                    self.encoding.encode_denied(&mut last, 0, &error);
                     return Some(last.into());
                 }
-                tracing::debug!(%error, "a replay broke off");
+                tracing::debug!(%error, "a replay ended early");
                 None
             }
         }
     }
 
-    /// Advances the position in the current range. If the form needs a prefix per reader in every frame, appends the
-    /// prefix.
+    /// Advances the position in the current range. If the encoding needs a prefix per reader in every frame, appends
+    /// the prefix.
     fn reach(&mut self, at: Position, out: &mut Vec<u8>) {
         self.ranges[self.current].at = at;
-        if self.form.has_reader_head() {
+        if self.encoding.has_reader_head() {
             out.extend_from_slice(format!("id: {}\n", list(&self.stand(), true)).as_bytes());
         }
     }
 
     /// Returns the end marker. It contains the positions, and `more` if the ranges were not read completely.
     fn end(&self) -> Vec<u8> {
-        let (starts, many) = (self.stand(), matches!(self.form, Form::SseMany | Form::NdjsonMany));
+        let (starts, many) = (self.stand(), matches!(self.encoding, Encoding::SseMany | Encoding::NdjsonMany));
         let mut place = json!({ "position": list(&starts, false) });
         if many {
             let all = starts.iter().map(|start| (start.channel.to_string(), start.position.to_string().into()));
@@ -169,8 +169,8 @@ impl Replay {
         if self.current < self.ranges.len() {
             place["more"] = true.into();
         }
-        match self.form {
-            Form::Sse | Form::SseMany => {
+        match self.encoding {
+            Encoding::Sse | Encoding::SseMany => {
                 format!("event: end\nid: {}\ndata: {place}\n\n", list(&starts, many)).into_bytes()
             }
             _ => format!("{{\"end\":{place}}}\n").into_bytes(),

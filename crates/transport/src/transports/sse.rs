@@ -2,7 +2,7 @@
 //!
 //! Source: HTML Living Standard, "Server-sent events".
 
-use millrace_protocol::{Form, Transport};
+use millrace_protocol::{Encoding, Transport};
 
 use super::stream::Stream;
 use crate::{admission::access::Caller, http::ReadRequest};
@@ -10,10 +10,18 @@ use crate::{admission::access::Caller, http::ReadRequest};
 /// Delay before an `EventSource` reconnects, in milliseconds. A drain sets another delay.
 const RETRY_MS: u32 = 2000;
 
-pub fn stream(caller: Caller, ask: ReadRequest) -> Stream {
-    let form = if ask.many { Form::SseMany } else { Form::Sse };
+pub fn stream(caller: Caller, request: ReadRequest) -> Stream {
+    let encoding = if request.many { Encoding::SseMany } else { Encoding::Sse };
     // An `id:` without data sets the client's position without an event. So even a stream that breaks off before its
     // first message can be resumed.
     let preamble = |_: &_, list: &str| format!("retry: {RETRY_MS}\nid: {list}\n\n").into_bytes();
-    Stream { caller, seat: None, ask, form, transport: Transport::Sse, content_type: "text/event-stream", preamble }
+    Stream {
+        caller,
+        reader_slot: None,
+        request,
+        encoding,
+        transport: Transport::Sse,
+        content_type: "text/event-stream",
+        preamble,
+    }
 }

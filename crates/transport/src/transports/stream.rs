@@ -1,4 +1,4 @@
-//! Streaming: a response without an end, with one JSON line per publication. SSE streams differ only in form and
+//! Streaming: a response without an end, with one JSON line per publication. SSE streams differ only in encoding and
 //! preamble.
 //!
 //! Over HTTP/1.1 the socket leaves hyper before the first byte and is written to like a WebSocket. The backlog of a
@@ -9,7 +9,7 @@ use std::{os::fd::OwnedFd, rc::Rc};
 use http::{HeaderValue, StatusCode, header};
 use millrace_delivery::ConnId;
 use millrace_node::{Metrics, Start};
-use millrace_protocol::{Error, Form, Transport, form::Envelope};
+use millrace_protocol::{Encoding, Error, Transport, encoding::Envelope};
 
 use crate::{
     Shard,
@@ -27,9 +27,9 @@ use crate::{
 pub struct Stream {
     pub caller: Caller,
     /// Slot of the reader in the quota of its subject; `None` until it is reserved.
-    pub seat: Option<ReaderSlot>,
-    pub ask: ReadRequest,
-    pub form: Form,
+    pub reader_slot: Option<ReaderSlot>,
+    pub request: ReadRequest,
+    pub encoding: Encoding,
     pub transport: Transport,
     pub content_type: &'static str,
     /// Encodes the first bytes of the stream. Its arguments are the start positions and their list (`P`, or
@@ -37,17 +37,33 @@ pub struct Stream {
     pub preamble: fn(&[Start], &str) -> Vec<u8>,
 }
 
-pub fn stream(caller: Caller, ask: ReadRequest) -> Stream {
+pub fn stream(caller: Caller, request: ReadRequest) -> Stream {
     let (transport, content_type) = (Transport::Stream, "application/x-ndjson");
-    if ask.many {
+    if request.many {
         // `/v1/stream` lists the positions in its first line. The URL of a single channel has its position in the
         // response head.
         let preamble = |starts: &[Start], _: &str| {
             Envelope::many(starts.iter().map(|start| (&start.channel, start.position))).into_line()
         };
-        return Stream { caller, seat: None, ask, form: Form::NdjsonMany, transport, content_type, preamble };
+        return Stream {
+            caller,
+            reader_slot: None,
+            request,
+            encoding: Encoding::NdjsonMany,
+            transport,
+            content_type,
+            preamble,
+        };
     }
-    Stream { caller, seat: None, ask, form: Form::Ndjson, transport, content_type, preamble: |_, _| Vec::new() }
+    Stream {
+        caller,
+        reader_slot: None,
+        request,
+        encoding: Encoding::Ndjson,
+        transport,
+        content_type,
+        preamble: |_, _| Vec::new(),
+    }
 }
 
 impl Stream {
@@ -72,13 +88,13 @@ impl Stream {
         first: impl FnOnce(&Response) -> Vec<u8>,
     ) -> Result<Response, Response> {
         let begin = |starts: &[Start]| {
-            let list = list(starts, self.ask.many);
+            let list = list(starts, self.request.many);
             position_header(&mut head, &list);
             let mut bytes = first(&head);
             bytes.extend((self.preamble)(starts, &list));
             bytes
         };
-        match shard.subscribe(conn, &self.ask.starts(), self.ask.policy, begin).await {
+        match shard.subscribe(conn, &self.request.starts(), self.request.policy, begin).await {
             Ok(()) => Ok(head),
             Err(error) => Err(refuse(shard, &error, &head)),
         }
@@ -86,10 +102,10 @@ impl Stream {
 
     /// Starts the stream as the body of a response.
     pub async fn respond(mut self, shard: &Rc<Shard>, admission: &Admission, head: Response) -> Response {
-        let heartbeat_s = admission.config().heartbeat_s(self.ask.heartbeat);
-        let conn = shard.with(|hub, _| hub.connect_with(self.form, heartbeat_s));
+        let heartbeat_s = admission.config().heartbeat_s(self.request.heartbeat);
+        let conn = shard.with(|hub, _| hub.connect_with(self.encoding, heartbeat_s));
         // On an error the body is dropped, which also removes the connection.
-        let body = PipeBody::new(shard, conn, self.transport, self.seat.take());
+        let body = PipeBody::new(shard, conn, self.transport, self.reader_slot.take());
         shard.sockets().grants.put(conn, self.caller.clone());
         match self.start(shard, conn, head, |_| Vec::new()).await {
             Ok(head) => head.map(|_| Body::Stream(Box::pin(body))),
@@ -105,12 +121,13 @@ pub async fn adopt(
     tls: Option<Box<Session>>,
     mut stream: Stream,
     head: Response,
-    permit: ConnectionSlot,
+    connection_slot: ConnectionSlot,
 ) {
     let shard = event_loop.shard();
     let id = shard.with(|hub, sockets| {
-        let id = hub.connect_with(stream.form, event_loop.admission().config().heartbeat_s(stream.ask.heartbeat));
-        let member = ConnectionQuotas::new(permit, stream.seat.take());
+        let id =
+            hub.connect_with(stream.encoding, event_loop.admission().config().heartbeat_s(stream.request.heartbeat));
+        let member = ConnectionQuotas::new(connection_slot, stream.reader_slot.take());
         sockets.add_socket(id, fd, tls, ConnectionProtocol::Stream(stream.transport), false, member);
         sockets.grants.put(id, stream.caller.clone());
         id

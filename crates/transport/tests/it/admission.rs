@@ -9,7 +9,7 @@ use tokio_tungstenite::tungstenite::Message as Frame;
 use crate::{
     client::{
         Session,
-        websocket::{self, Said},
+        websocket::{self, Incoming},
     },
     server::{Server, until, within},
 };
@@ -100,11 +100,11 @@ async fn udp(server: &Server) -> UdpSocket {
 async fn publish_bare(server: &Server, channel: &str, data: &str) -> Outcome {
     let mut socket = websocket::connect(server, &format!("/v1/channels/{channel}"), None).await;
     socket.send(Frame::text(data.to_owned())).await.expect("an open socket");
-    match within(websocket::hear(&mut socket)).await {
+    match within(websocket::receive(&mut socket)).await {
         // The client reads the channel, too, so it receives what was accepted.
-        Said::Text(text) if text == data => Outcome::Accepted,
-        Said::Closed(Some((1009, _))) => refused("too_large"),
-        Said::Closed(Some((_, reason))) => refused(&reason),
+        Incoming::Text(text) if text == data => Outcome::Accepted,
+        Incoming::Closed(Some((1009, _))) => refused("too_large"),
+        Incoming::Closed(Some((_, reason))) => refused(&reason),
         _ => panic!("neither the publication nor a close frame"),
     }
 }
@@ -152,7 +152,7 @@ fn server(publishes_per_s: usize, datagrams_per_s: usize) -> Server {
 }
 
 #[tokio::test]
-async fn every_path_refuses_with_the_same_code_and_counter() {
+async fn every_publish_path_refuses_with_same_code() {
     let small = "x".repeat(BYTES_MAX);
     let large = "x".repeat(BYTES_MAX + 1);
     // Channel and payload; the outcome; how often the size was counted as the reason.
@@ -179,7 +179,7 @@ async fn every_path_refuses_with_the_same_code_and_counter() {
 }
 
 #[tokio::test]
-async fn refused_publications_take_no_quota() {
+async fn refused_publication_takes_no_quota() {
     let (small, large) = ("x".repeat(BYTES_MAX), "x".repeat(BYTES_MAX + 1));
     // The quota of datagrams counts them before they are parsed, and a new WebSocket has a new quota.
     for path in [Path::Post, Path::Batch, Path::Session, Path::DataChannel] {
@@ -195,7 +195,7 @@ async fn refused_publications_take_no_quota() {
 }
 
 #[tokio::test]
-async fn a_spent_quota_is_met_by_every_path() {
+async fn every_publish_path_uses_the_quota() {
     let small = "x".repeat(BYTES_MAX);
     for path in [Path::Post, Path::Batch, Path::Session, Path::DataChannel] {
         let server = server(QUOTA, 0);

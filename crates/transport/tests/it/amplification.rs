@@ -46,7 +46,7 @@ async fn bind() -> UdpSocket {
 }
 
 #[tokio::test]
-async fn a_forged_request_is_answered_with_little_or_nothing() {
+async fn forged_request_is_not_amplified() {
     let server = Server::with(|config| config.server.shards = 1);
     let (to, good) = good_request(&server).await;
     let changed = |change: &dyn Fn(&mut Vec<u8>)| {

@@ -2,7 +2,7 @@
 
 use millrace_protocol::{
     session::decode_command,
-    websocket::{Accept, Broken, Decoder, Message},
+    websocket::{CloseFrame, Decoder, DecoderLimits, Message},
 };
 use rand_pcg::{
     Pcg64Mcg,
@@ -11,7 +11,7 @@ use rand_pcg::{
 
 use crate::{
     client::{
-        Ask, Reader, Way,
+        ReadOptions, Reader, ReaderKind,
         raw::{Raw, masked},
     },
     server::Server,
@@ -28,9 +28,9 @@ fn announced(length: u64) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn broken_frames_have_their_close_codes() {
+async fn invalid_frames_have_close_codes() {
     let server = Server::start();
-    let mut witness = Reader::open(Way::Bare, &server, &Ask::one("frames")).await;
+    let mut witness = Reader::open(ReaderKind::Bare, &server, &ReadOptions::one("frames")).await;
     let cases = [
         (vec![0x81, 2, b'h', b'i'], 1002, "not masked"),
         (masked(0xc1, b"reserved bit"), 1002, "reserved bit"),
@@ -73,9 +73,9 @@ async fn broken_frames_have_their_close_codes() {
 }
 
 #[tokio::test]
-async fn a_message_over_the_limit_is_1009_and_one_at_the_limit_is_published() {
+async fn message_size_limit_is_exact() {
     let server = Server::start();
-    let mut witness = Reader::open(Way::Session, &server, &Ask::one("limit")).await;
+    let mut witness = Reader::open(ReaderKind::Session, &server, &ReadOptions::one("limit")).await;
     let mut raw = Raw::upgrade(&server, "/v1/channels/limit?subscribe=no", None).await;
     raw.send(masked(0x82, &vec![7; MAX])).await;
     raw.send([masked(0x02, &vec![8; MAX]), masked(0x80, b"9")].concat()).await;
@@ -90,7 +90,7 @@ async fn a_message_over_the_limit_is_1009_and_one_at_the_limit_is_published() {
 }
 
 #[tokio::test]
-async fn frames_that_never_end_are_forgotten_with_their_connection() {
+async fn incomplete_frames_are_freed_with_connection() {
     let server = Server::start();
     for bytes in [vec![0x81], masked(0x81, b"cut")[..5].to_vec(), masked(0x01, b"first of two")] {
         let mut raw = Raw::upgrade(&server, "/v1/channels/cut", None).await;
@@ -104,7 +104,7 @@ async fn frames_that_never_end_are_forgotten_with_their_connection() {
 }
 
 #[tokio::test]
-async fn random_bytes_after_a_handshake_harm_nobody() {
+async fn random_bytes_affect_only_their_connection() {
     let server = Server::start();
     let mut chance = Pcg64Mcg::seed_from_u64(1);
     for round in 0..40 {
@@ -150,17 +150,17 @@ fn nearly_frames(chance: &mut Pcg64Mcg) -> Vec<u8> {
 }
 
 /// Decodes `stream` in pieces of `piece` bytes and returns the messages and the error, if any.
-fn decode(stream: &[u8], piece: usize) -> (Vec<String>, Option<Broken>) {
-    let accept = Accept::new(150, true);
+fn decode(stream: &[u8], piece: usize) -> (Vec<String>, Option<CloseFrame>) {
+    let limits = DecoderLimits::new(150, true);
     let (mut decoder, mut messages, mut closed) = (Decoder::default(), Vec::new(), false);
     for piece in stream.to_vec().chunks_mut(piece) {
-        let result = decoder.decode(piece, accept, |message| {
+        let result = decoder.decode(piece, limits, |message| {
             messages.push(format!("{message:?}"));
             closed = matches!(message, Message::Close(_));
             !closed
         });
-        if let Err(broken) = result {
-            return (messages, Some(broken));
+        if let Err(close) = result {
+            return (messages, Some(close));
         }
         if closed {
             break;
@@ -170,7 +170,7 @@ fn decode(stream: &[u8], piece: usize) -> (Vec<String>, Option<Broken>) {
 }
 
 #[test]
-fn random_frames_never_panic_and_are_read_the_same_however_they_are_cut() {
+fn random_frames_decode_independently_of_splits() {
     for seed in 0..ROUNDS as u64 {
         let mut chance = Pcg64Mcg::seed_from_u64(seed);
         let stream = if seed % 4 == 0 { bytes(&mut chance, 64) } else { nearly_frames(&mut chance) };

@@ -22,7 +22,7 @@ fn problem(answer: &[u8]) -> (String, String) {
 }
 
 #[tokio::test]
-async fn bad_requests_are_problems_that_say_what_is_wrong() {
+async fn bad_request_problem_names_reason() {
     let server = Server::start();
     let cases = [
         ("/v1/channels/a%20b", 400, "bad_channel", "A-Z"),
@@ -66,7 +66,7 @@ async fn bad_requests_are_problems_that_say_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn what_is_not_spoken_here_is_not_acceptable() {
+async fn unsupported_format_is_not_acceptable() {
     let server = Server::start();
     for accept in ["text/html", "image/png, text/html;q=0.5", "application/json;q=0", "nonsense"] {
         let answer = server.get_with("/v1/channels/a", &[("accept", accept)]).await;
@@ -75,7 +75,7 @@ async fn what_is_not_spoken_here_is_not_acceptable() {
 }
 
 #[tokio::test]
-async fn other_methods_are_told_which_are_allowed() {
+async fn wrong_method_gets_allow_header() {
     let server = Server::start();
     let cases = [
         ("PUT", "/v1/channels/a", "GET, POST"),
@@ -97,7 +97,7 @@ async fn other_methods_are_told_which_are_allowed() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_refused_announced_or_not() {
+async fn oversized_body_is_refused() {
     let server = Server::with(|config| {
         (config.limits.message_bytes_max, config.limits.batch_bytes_max) = (100_000, 200_000);
     });
@@ -126,7 +126,7 @@ async fn a_body_that_is_too_large_is_refused_announced_or_not() {
 }
 
 #[tokio::test]
-async fn a_refusal_reaches_a_client_that_is_still_sending() {
+async fn refusal_reaches_client_during_upload() {
     let server = Server::start();
     let body = vec![b'x'; 4 << 20];
     for path in ["/v1/channels/a%20b", "/v1/nothing", "/v1/stream", "/v1/channels/large"] {
@@ -137,7 +137,7 @@ async fn a_refusal_reaches_a_client_that_is_still_sending() {
 }
 
 #[tokio::test]
-async fn bodies_must_be_what_they_say() {
+async fn body_must_match_content_type() {
     let server = Server::start();
     let post = async |content_type: &str, body: Vec<u8>| {
         server.post("/v1/channels/a", &[("content-type", content_type)], body).await
@@ -155,7 +155,7 @@ async fn bodies_must_be_what_they_say() {
 }
 
 #[tokio::test]
-async fn slow_heads_and_bodies_are_cut_off() {
+async fn slow_requests_are_disconnected() {
     let limit = Duration::from_millis(300);
     let server = Server::with(|config| (config.limits.header_timeout, config.limits.body_timeout) = (limit, limit));
     let started = Instant::now();
@@ -185,7 +185,7 @@ async fn slow_heads_and_bodies_are_cut_off() {
 }
 
 #[tokio::test]
-async fn peers_that_vanish_leave_nothing_behind() {
+async fn vanished_peers_leave_no_state() {
     let server = Server::start();
     let beginnings = [
         "GET /v1/channels/gone?wait=60 HTTP/1.1\r\nHost: test\r\n\r\n".to_owned(),
@@ -212,7 +212,7 @@ async fn peers_that_vanish_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn garbage_instead_of_http_ends_the_connection() {
+async fn garbage_ends_the_connection() {
     let short = Duration::from_secs(1);
     let server = Server::with(|config| {
         (config.limits.header_timeout, config.limits.heartbeat, config.limits.grace) = (short, short, short);
@@ -241,7 +241,7 @@ async fn garbage_instead_of_http_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn json_that_is_too_deep_for_clients_is_no_json() {
+async fn too_deep_json_is_refused() {
     let server = Server::start();
     let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
     let json = [("content-type", "application/json")];
@@ -260,7 +260,7 @@ async fn json_that_is_too_deep_for_clients_is_no_json() {
 }
 
 #[tokio::test]
-async fn a_packed_transfer_is_not_published() {
+async fn compressed_transfer_coding_is_refused() {
     let server = Server::start();
     for coding in
         ["gzip, chunked", "gzip,chunked", "chunked, chunked", "identity, chunked", "gzip\r\nTransfer-Encoding: chunked"]
@@ -279,7 +279,7 @@ async fn a_packed_transfer_is_not_published() {
 }
 
 #[tokio::test]
-async fn handshakes_are_checked() {
+async fn invalid_handshakes_are_refused() {
     let server = Server::start();
     let good = handshake("/v1/channels/h", None);
     let spoiled = [
@@ -308,7 +308,7 @@ async fn handshakes_are_checked() {
 }
 
 #[tokio::test]
-async fn bad_commands_get_an_error_with_their_id_and_the_session_lives() {
+async fn bad_command_gets_error_and_session_continues() {
     let server = Server::with(|config| config.limits.subscriptions_max = 3);
     let mut session = Session::open(&server).await;
     let cases = [
@@ -333,7 +333,7 @@ async fn bad_commands_get_an_error_with_their_id_and_the_session_lives() {
     ];
     for (id, (mut command, code)) in (1..).zip(cases) {
         command["id"] = json!(id);
-        session.say(&command.to_string()).await;
+        session.send_text(&command.to_string()).await;
         let error = session.reply(id).await.expect_err("an error");
         assert_eq!(error["code"], code, "{error}");
         assert!(error["detail"].is_string() && error["retry"].is_boolean(), "{error}");
@@ -341,7 +341,7 @@ async fn bad_commands_get_an_error_with_their_id_and_the_session_lives() {
     // Without a usable id the error is sent as a push.
     for text in ["", "{", "[]", "null", "{\"id\":\"x\"}", "{\"id\":-1,\"ping\":{}}", "{\"id\":0,\"ping\":{}}", "\u{0}"]
     {
-        session.say(text).await;
+        session.send_text(text).await;
         let push = session.push().await;
         assert_eq!((&push["push"], &push["code"]), (&json!("error"), &json!("bad_json")), "{text}");
     }
@@ -366,7 +366,7 @@ async fn bad_commands_get_an_error_with_their_id_and_the_session_lives() {
 }
 
 #[tokio::test]
-async fn malformed_datagrams_are_counted_and_good_ones_published() {
+async fn malformed_datagrams_are_counted() {
     let server = Server::with(|config| config.server.udp = "127.0.0.1:0".into());
     let info = server.get("/v1/info").await.json();
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();

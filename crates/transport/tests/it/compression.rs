@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{
-        Ask, Reader, SUBPROTOCOL, Way, parts,
+        ReadOptions, Reader, ReaderKind, SUBPROTOCOL, parts,
         raw::{Raw, masked},
     },
     server::{Server, within},
@@ -66,7 +66,7 @@ fn payloads() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn compressed_readers_are_sent_what_the_others_are() {
+async fn compressed_readers_receive_same_messages() {
     let server = server();
     let path = "/v1/channels/small";
     let mut readers = vec![upgrade(&server, path, None).await, upgrade(&server, path, None).await];
@@ -93,7 +93,7 @@ async fn compressed_readers_are_sent_what_the_others_are() {
 }
 
 #[tokio::test]
-async fn a_compressed_session_is_a_session() {
+async fn compressed_session_supports_all_commands() {
     let server = server();
     let mut raw = upgrade(&server, "/v1/channels/talk", Some(SUBPROTOCOL)).await;
     let mut json = async || -> Value { serde_json::from_slice(&message(&mut raw).await.2).expect("JSON") };
@@ -114,7 +114,7 @@ async fn a_compressed_session_is_a_session() {
 }
 
 #[tokio::test]
-async fn a_gap_still_closes_a_bare_reader() {
+async fn gap_closes_compressed_bare_reader() {
     let server = Server::with(|config| {
         config.limits.compression = true;
         config.history = HistoryConfig { count_max: 3, ..HistoryConfig::default() };
@@ -128,9 +128,9 @@ async fn a_gap_still_closes_a_bare_reader() {
 }
 
 #[tokio::test]
-async fn compressed_messages_are_published_and_broken_ones_are_not() {
+async fn only_valid_compressed_messages_are_published() {
     let server = server();
-    let mut witness = Reader::open(Way::Bare, &server, &Ask::one("in")).await;
+    let mut witness = Reader::open(ReaderKind::Bare, &server, &ReadOptions::one("in")).await;
     let path = "/v1/channels/in?subscribe=no";
     let text = "wheel of a mill ".repeat(30);
     let small = compressed(text.as_bytes());
@@ -164,7 +164,7 @@ async fn compressed_messages_are_published_and_broken_ones_are_not() {
 }
 
 #[tokio::test]
-async fn without_agreement_nothing_is_compressed() {
+async fn nothing_is_compressed_without_negotiation() {
     let (off, on) = (Server::start(), server());
     for (server, offer) in [(&off, OFFER), (&on, "permessage-deflate; unknown"), (&on, "x-nothing")] {
         let (mut raw, answer) = Raw::upgrade_offering(server, "/v1/channels/plain", None, offer).await;

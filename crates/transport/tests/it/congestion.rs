@@ -85,7 +85,7 @@ impl Half {
 
     /// Returns the offsets that were sent to the second shard since the last call.
     fn take(&self) -> Vec<u64> {
-        let published = |delivery: &Delivery| match &delivery.news {
+        let published = |delivery: &Delivery| match &delivery.event {
             ChannelEvent::Published(_, publication) => Some(publication.offset),
             ChannelEvent::Moved(_) => None,
         };
@@ -119,7 +119,7 @@ impl Drop for Half {
 }
 
 #[tokio::test]
-async fn over_http_a_publisher_is_told_to_come_back() {
+async fn congested_http_publish_gets_retry_after() {
     let half = Half::start();
     let lines = (json!({ "channel": "busy", "data": 1 }).to_string() + "\n").repeat(1000);
     let mut refused = 0;
@@ -150,7 +150,7 @@ async fn over_http_a_publisher_is_told_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_bare_websocket_is_read_more_slowly() {
+async fn congested_bare_websocket_is_read_more_slowly() {
     const ALL: u64 = 40_000;
     let half = Half::start();
     let mut socket = websocket::connect(&half.server, "/v1/channels/busy?subscribe=no", None).await;
@@ -165,7 +165,7 @@ async fn a_bare_websocket_is_read_more_slowly() {
 }
 
 #[tokio::test]
-async fn a_session_is_read_more_slowly_and_gets_every_reply() {
+async fn congested_session_is_read_more_slowly() {
     const ALL: u64 = 20_000;
     let half = Half::start();
     let (mut commands, mut replies) =

@@ -7,7 +7,7 @@ use millrace_transport::TRANSPORTS;
 use serde_json::{Value, json};
 
 use crate::{
-    client::{Ask, Data, Http, Item, Reader, Session, Way, after, parts},
+    client::{Data, Http, Item, ReadOptions, Reader, ReaderKind, Session, after, parts},
     server::{Server, until},
 };
 
@@ -39,7 +39,7 @@ promises! {
     a_stream_that_is_cut_before_its_first_message_resumes,
 }
 
-async fn open_all(server: &Server, ways: impl Iterator<Item = Way>, ask: &Ask) -> Vec<Reader> {
+async fn open_all(server: &Server, ways: impl Iterator<Item = ReaderKind>, ask: &ReadOptions) -> Vec<Reader> {
     let mut readers = Vec::new();
     for way in ways {
         readers.push(Reader::open(way, server, ask).await);
@@ -54,7 +54,7 @@ fn numbers(range: impl Iterator<Item = u64>) -> Vec<String> {
 async fn publications_arrive_in_order() {
     let server = Server::start();
     let first = server.publish("order", "0").await;
-    let mut readers = open_all(&server, Way::all(), &Ask::one("order")).await;
+    let mut readers = open_all(&server, ReaderKind::all(), &ReadOptions::one("order")).await;
     for tens in 0..10 {
         server.publish_all("order", (1..=100).map(|n| json!(tens * 100 + n))).await;
     }
@@ -62,7 +62,7 @@ async fn publications_arrive_in_order() {
         for n in 1..=1000 {
             let message = reader.message().await;
             assert_eq!(message.data.into_text(), n.to_string(), "{:?}", reader.way);
-            if reader.way != Way::Bare {
+            if reader.way != ReaderKind::Bare {
                 assert_eq!(message.position, Some(after(&first, n)), "{:?}", reader.way);
             }
         }
@@ -75,8 +75,8 @@ async fn any_position_resumes() {
     let (epoch, _) = parts(&last);
     let mut readers = Vec::new();
     for offset in [0, 1, 7, 19, 20] {
-        let ask = Ask::one("resume").since(format!("{epoch}:{offset}"));
-        for mut reader in open_all(&server, Way::all(), &ask).await {
+        let ask = ReadOptions::one("resume").since(format!("{epoch}:{offset}"));
+        for mut reader in open_all(&server, ReaderKind::all(), &ask).await {
             let expected = numbers(offset + 1..=20);
             assert_eq!(reader.texts(expected.len()).await, expected, "{:?} after {offset}", reader.way);
             readers.push(reader);
@@ -96,17 +96,17 @@ async fn what_history_has_lost_is_a_gap_and_reading_goes_on() {
     let last = server.publish_all("small/a", (1..=50).map(Value::from)).await;
     let (epoch, _) = parts(&last);
     let (from, to) = (format!("{epoch}:5"), format!("{epoch}:40"));
-    for mut reader in open_all(&server, Way::all(), &Ask::one("small/a").since(&from)).await {
+    for mut reader in open_all(&server, ReaderKind::all(), &ReadOptions::one("small/a").since(&from)).await {
         let gap = reader.gap().await;
-        let named = if reader.way == Way::Bare { None } else { Some(from.clone()) };
+        let named = if reader.way == ReaderKind::Bare { None } else { Some(from.clone()) };
         assert_eq!((gap.from, &gap.to), (named, &to), "{:?}", reader.way);
         assert_eq!(reader.texts(10).await, numbers(41..=50), "{:?}", reader.way);
         assert_eq!(reader.position(), Some(last.as_str()), "{:?}", reader.way);
     }
     // A reader whose connection is cut between the start and the gap must receive the gap on its next connection. So
     // the reported start is where the gap begins.
-    for way in Way::streams() {
-        let reader = Reader::open(way, &server, &Ask::one("small/a").since(&from)).await;
+    for way in ReaderKind::streams() {
+        let reader = Reader::open(way, &server, &ReadOptions::one("small/a").since(&from)).await;
         assert_eq!(reader.position(), Some(from.as_str()), "{way:?}");
     }
     let mut session = Session::open(&server).await;
@@ -119,7 +119,7 @@ async fn a_position_of_another_life_is_a_gap() {
     let last = server.publish_all("lives", (1..=3).map(Value::from)).await;
     let (epoch, _) = parts(&last);
     let other = format!("{:08x}:77", u32::from_str_radix(epoch, 16).unwrap() ^ 1);
-    let mut readers = open_all(&server, Way::all(), &Ask::one("lives").since(&other)).await;
+    let mut readers = open_all(&server, ReaderKind::all(), &ReadOptions::one("lives").since(&other)).await;
     for reader in &mut readers {
         let gap = reader.gap().await;
         assert_eq!(gap.to, format!("{epoch}:0"), "{:?}", reader.way);
@@ -136,7 +136,7 @@ async fn a_position_that_was_never_given_out_is_a_gap() {
     let server = Server::start();
     let last = server.publish("future", "1").await;
     let beyond = after(&last, 100);
-    let mut readers = open_all(&server, Way::all(), &Ask::one("future").since(&beyond)).await;
+    let mut readers = open_all(&server, ReaderKind::all(), &ReadOptions::one("future").since(&beyond)).await;
     for reader in &mut readers {
         assert_eq!(reader.gap().await.to, last, "{:?}", reader.way);
     }
@@ -169,7 +169,7 @@ async fn since_speaks_every_language() {
     ];
     let mut readers = Vec::new();
     for (since, expected) in &starts {
-        for mut reader in open_all(&server, Way::all(), &Ask::one("since").since(since)).await {
+        for mut reader in open_all(&server, ReaderKind::all(), &ReadOptions::one("since").since(since)).await {
             assert_eq!(reader.texts(expected.len()).await, *expected, "{:?} since {since}", reader.way);
             let skip = if expected.len() == 1 { count - 1 } else { 0 };
             reader.texts(skip).await;
@@ -187,8 +187,8 @@ async fn latest_is_the_newest_per_key() {
     for (i, key) in ["a", "b", "a", "c", "b"].iter().enumerate() {
         server.publish_with("latest", &[("millrace-key", key)], (i + 1).to_string()).await;
     }
-    let ask = Ask::one("latest").since("earliest").latest();
-    for mut reader in open_all(&server, Way::all(), &ask).await {
+    let ask = ReadOptions::one("latest").since("earliest").latest();
+    for mut reader in open_all(&server, ReaderKind::all(), &ask).await {
         let mut got = Vec::new();
         for _ in 0..3 {
             let message = reader.message().await;
@@ -196,7 +196,7 @@ async fn latest_is_the_newest_per_key() {
         }
         let texts: Vec<_> = got.iter().map(|(_, text)| text.as_str()).collect();
         assert_eq!(texts, ["3", "4", "5"], "{:?}", reader.way);
-        if !matches!(reader.way, Way::Bare | Way::Sse(_)) {
+        if !matches!(reader.way, ReaderKind::Bare | ReaderKind::Sse(_)) {
             let keys: Vec<_> = got.iter().map(|(key, _)| key.as_deref().unwrap()).collect();
             assert_eq!(keys, ["a", "c", "b"], "{:?}", reader.way);
         }
@@ -218,7 +218,7 @@ async fn payloads_arrive_as_they_were_published() {
         ("application/octet-stream", Data::Binary(binary.clone())),
         ("application/octet-stream", Data::Binary(b"looks like text".to_vec())),
     ];
-    let mut readers = open_all(&server, Way::all(), &Ask::one("payloads")).await;
+    let mut readers = open_all(&server, ReaderKind::all(), &ReadOptions::one("payloads")).await;
     for (content_type, data) in &published {
         let body = match data {
             // Line breaks between tokens, as an editor writes them.
@@ -246,7 +246,7 @@ async fn payloads_arrive_as_they_were_published() {
 async fn the_largest_publication_arrives_and_one_byte_more_is_refused() {
     const MAX: usize = 1 << 20;
     let server = Server::start();
-    let mut readers = open_all(&server, Way::all(), &Ask::one("large")).await;
+    let mut readers = open_all(&server, ReaderKind::all(), &ReadOptions::one("large")).await;
     let text = [("content-type", "text/plain")];
     server.publish_with("large", &text, "x".repeat(MAX)).await;
     let refused = server.post("/v1/channels/large", &text, "x".repeat(MAX + 1)).await;
@@ -261,10 +261,10 @@ async fn the_largest_publication_arrives_and_one_byte_more_is_refused() {
 
 async fn open_readers_are_counted() {
     let server = Server::start();
-    for (i, way) in Way::all().enumerate() {
+    for (i, way) in ReaderKind::all().enumerate() {
         let channel = format!("presence/{i}");
-        let mut reader = Reader::open(way, &server, &Ask::one(&channel)).await;
-        let count = u64::from(!matches!(way, Way::Polling(_)));
+        let mut reader = Reader::open(way, &server, &ReadOptions::one(&channel)).await;
+        let count = u64::from(!matches!(way, ReaderKind::Polling(_)));
         tokio::select! {
             item = reader.next() => panic!("{way:?}: nothing was published, yet there is {item:?}"),
             () = server.await_presence(&channel, count) => {}
@@ -272,7 +272,7 @@ async fn open_readers_are_counted() {
         drop(reader);
         server.await_presence(&channel, 0).await;
     }
-    let mut readers = open_all(&server, Way::streams(), &Ask::one("presence/all")).await;
+    let mut readers = open_all(&server, ReaderKind::streams(), &ReadOptions::one("presence/all")).await;
     server.await_presence("presence/all", readers.len() as u64).await;
     let mut session = Session::open(&server).await;
     let ok = session.command("presence", json!({ "channel": "presence/all" })).await.unwrap();
@@ -297,7 +297,7 @@ async fn what_has_expired_is_not_read() {
         answer["gap"]["to"].is_string()
     })
     .await;
-    for mut reader in open_all(&server, Way::all(), &Ask::one("ttl").since(&first)).await {
+    for mut reader in open_all(&server, ReaderKind::all(), &ReadOptions::one("ttl").since(&first)).await {
         // A reader that resumes by position receives a gap for the expired publication.
         assert_eq!(reader.gap().await.to, first.replace(":1", ":2"), "{:?}", reader.way);
         assert_eq!(reader.texts(1).await, ["end"], "{:?}", reader.way);
@@ -308,7 +308,7 @@ async fn what_has_expired_is_not_read() {
 
 async fn the_same_idempotency_key_publishes_once() {
     let server = Server::start();
-    let mut readers = open_all(&server, Way::all(), &Ask::one("once")).await;
+    let mut readers = open_all(&server, ReaderKind::all(), &ReadOptions::one("once")).await;
     let key = [("idempotency-key", "order-7")];
     let first = server.publish_with("once", &key, "a").await;
     assert_eq!(server.publish_with("once", &key, "a").await, first);
@@ -329,11 +329,12 @@ async fn a_stream_that_is_cut_before_its_first_message_resumes() {
     let server = Server::start();
     let last = server.publish("cut", "before").await;
     for http in [Http::One, Http::Two] {
-        let mut reader = Reader::open(Way::Sse(http), &server, &Ask::one("cut")).await;
+        let mut reader = Reader::open(ReaderKind::Sse(http), &server, &ReadOptions::one("cut")).await;
         let at = [("cut".to_owned(), last.clone())].into();
         assert_eq!(reader.next_of_all().await, Item::At(at), "the preamble's id");
     }
-    let unread: Vec<_> = open_all(&server, Way::streams().filter(|way| *way != Way::Bare), &Ask::one("cut")).await;
+    let unread: Vec<_> =
+        open_all(&server, ReaderKind::streams().filter(|way| *way != ReaderKind::Bare), &ReadOptions::one("cut")).await;
     for reader in unread {
         assert_eq!(reader.position(), Some(last.as_str()), "{:?}", reader.way);
     }

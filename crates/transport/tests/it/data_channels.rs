@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_client::data_channel::{Connection, Heard, OpenError};
+use millrace_client::data_channel::{Connection, OpenError, ReceivedLine};
 use millrace_rtc::{Event, Lane, Outputs, Peer};
 use millrace_server::config::Secret;
 use serde_json::{Value, json};
@@ -35,14 +35,14 @@ async fn post(server: &Server, headers: &[(&str, &str)], body: String) -> Answer
 }
 
 async fn heard(connection: &mut Connection) -> (Lane, Value) {
-    let Heard { line, lane } = within(connection.next()).await.expect("an open connection");
+    let ReceivedLine { line, lane } = within(connection.next()).await.expect("an open connection");
     (lane, serde_json::from_str(&line).expect("a line of JSON"))
 }
 
 /// Subscribes and returns the reply.
 async fn subscribe(connection: &mut Connection, channel: &str, policy: &str) -> Value {
     let command = json!({ "id": 1, "subscribe": { "channel": channel, "policy": policy } });
-    connection.say(&command.to_string()).await;
+    connection.send_line(&command.to_string()).await;
     loop {
         let (lane, said) = heard(connection).await;
         if said["id"] == 1 {
@@ -53,7 +53,7 @@ async fn subscribe(connection: &mut Connection, channel: &str, policy: &str) -> 
 }
 
 #[tokio::test]
-async fn only_good_offers_of_who_may_come_make_a_peer() {
+async fn only_valid_authorized_offer_creates_peer() {
     let server = Server::with(|config| config.rtc.peers_max = 4);
     let other = [("content-type", "application/json")];
     server.post("/v1/connect", &other, offer()).await.assert_problem(400, "bad_request");
@@ -82,21 +82,21 @@ async fn only_good_offers_of_who_may_come_make_a_peer() {
 }
 
 #[tokio::test]
-async fn a_command_that_is_none_is_answered_and_lines_may_come_in_pieces() {
+async fn invalid_command_is_answered_and_split_lines_are_joined() {
     let server = Server::start();
     let mut connection = open(&server).await;
     assert_eq!(heard(&mut connection).await.1["push"], "connected");
-    connection.say("{").await;
+    connection.send_line("{").await;
     assert_eq!(heard(&mut connection).await.1["code"], "bad_json");
     // Two commands and an empty line in one write, then one command that spans many messages.
-    connection.say("{\"id\":1,\"ping\":{}}\n\n{\"id\":2,\"ping\":{}}").await;
+    connection.send_line("{\"id\":1,\"ping\":{}}\n\n{\"id\":2,\"ping\":{}}").await;
     assert_eq!(heard(&mut connection).await.1["id"], 1);
     assert_eq!(heard(&mut connection).await.1["id"], 2);
     let data = "ä".repeat(100_000);
-    connection.say(&json!({ "id": 3, "publish": { "channel": "long", "data": data } }).to_string()).await;
+    connection.send_line(&json!({ "id": 3, "publish": { "channel": "long", "data": data } }).to_string()).await;
     assert!(heard(&mut connection).await.1["ok"]["position"].is_string());
     assert_eq!(server.get("/v1/channels/long").await.json()["messages"][0]["data"], data);
-    connection.say(&"x".repeat((2 << 20) + 70_000)).await;
+    connection.send_line(&"x".repeat((2 << 20) + 70_000)).await;
     let last = heard(&mut connection).await.1;
     assert_eq!((&last["push"], &last["code"]), (&json!("close"), &json!(1009)));
     assert!(within(connection.next()).await.is_none(), "it has ended");
@@ -104,7 +104,7 @@ async fn a_command_that_is_none_is_answered_and_lines_may_come_in_pieces() {
 }
 
 #[tokio::test]
-async fn latest_comes_on_its_own_channel_and_every_on_the_sessions() {
+async fn latest_and_every_use_separate_channels() {
     let server = Server::start();
     let mut connection = open(&server).await;
     let start = subscribe(&mut connection, "lossy", "latest").await;
@@ -117,16 +117,16 @@ async fn latest_comes_on_its_own_channel_and_every_on_the_sessions() {
     let came = came.map(|(lane, said)| (lane, said["channel"].clone(), said["data"].clone()));
     assert_eq!(came, [(Lane::Latest, json!("lossy"), json!(1)), (Lane::Session, json!("all"), json!(2))]);
     server.await_presence("lossy", 1).await;
-    connection.say(r#"{"id":7,"unsubscribe":{"channel":"lossy"}}"#).await;
+    connection.send_line(r#"{"id":7,"unsubscribe":{"channel":"lossy"}}"#).await;
     assert_eq!(heard(&mut connection).await.1, json!({ "id": 7, "ok": {} }));
-    connection.say(r#"{"id":8,"unsubscribe":{"channel":"lossy"}}"#).await;
+    connection.send_line(r#"{"id":8,"unsubscribe":{"channel":"lossy"}}"#).await;
     assert_eq!(heard(&mut connection).await.1["error"]["code"], "not_subscribed");
     server.await_presence("lossy", 0).await;
     assert_eq!(connection.lost(), 0);
 }
 
 #[tokio::test]
-async fn who_takes_nothing_holds_a_cursor_and_goes_on_with_all_or_with_the_newest() {
+async fn stalled_peer_resumes_by_its_policy() {
     const COUNT: u64 = 3000;
     let server = Server::start();
     let mut all = open(&server).await;
@@ -156,7 +156,7 @@ async fn who_takes_nothing_holds_a_cursor_and_goes_on_with_all_or_with_the_newes
 }
 
 #[tokio::test]
-async fn strangers_are_told_nothing_and_counted() {
+async fn unknown_senders_are_counted_without_reply() {
     let server = Server::with(|config| config.server.shards = 1);
     let answer = post(&server, &[], offer()).await.text();
     let candidate = answer.lines().find(|line| line.starts_with("a=candidate:")).expect("a candidate");
@@ -249,7 +249,7 @@ impl ByStream {
         }
     }
 
-    async fn say(&mut self, line: &str) {
+    async fn send_text(&mut self, line: &str) {
         let line = format!("{line}\n");
         for piece in line.as_bytes().chunks(10_000) {
             let taken = self.peer.write(Instant::now(), Lane::Session, true, piece, &mut self.out);
@@ -275,13 +275,13 @@ impl ByStream {
 }
 
 #[tokio::test]
-async fn who_is_reached_by_no_datagram_comes_over_a_stream() {
+async fn peer_without_udp_connects_over_tcp() {
     let server = Server::with(|config| config.server.shards = 1);
     let mut client = within(ByStream::open(&server)).await;
     assert_eq!(within(client.line()).await["push"], "connected");
     let data = "ä".repeat(50_000);
-    client.say(&json!({ "id": 1, "subscribe": { "channel": "far", "since": "now" } }).to_string()).await;
-    client.say(&json!({ "id": 2, "publish": { "channel": "far", "data": data } }).to_string()).await;
+    client.send_text(&json!({ "id": 1, "subscribe": { "channel": "far", "since": "now" } }).to_string()).await;
+    client.send_text(&json!({ "id": 2, "publish": { "channel": "far", "data": data } }).to_string()).await;
     let mut came = Vec::new();
     while came.len() < 3 {
         came.push(within(client.line()).await);
@@ -298,7 +298,7 @@ async fn who_is_reached_by_no_datagram_comes_over_a_stream() {
     let mut told = Vec::new();
     within(stranger.read_to_end(&mut told)).await.ok();
     assert!(told.is_empty(), "{told:?}");
-    client.say(r#"{"id":3,"ping":{}}"#).await;
+    client.send_text(r#"{"id":3,"ping":{}}"#).await;
     assert_eq!(within(client.line()).await["id"], 3, "others go on");
     drop(client);
 
@@ -307,7 +307,7 @@ async fn who_is_reached_by_no_datagram_comes_over_a_stream() {
 }
 
 #[tokio::test]
-async fn a_ticket_brings_back_what_was_read_on_both_channels() {
+async fn ticket_resumes_both_channels() {
     let server = Server::with(|config| {
         config.drain.window = Duration::from_millis(500);
         config.server.secret = Secret::from("sixteen bytes or more");
@@ -321,7 +321,7 @@ async fn a_ticket_brings_back_what_was_read_on_both_channels() {
     assert_eq!(drain["push"], "drain");
     let ticket = drain["resume"].as_str().expect("a ticket").to_owned();
     let mut last = Value::Null;
-    while let Some(Heard { line, .. }) = within(connection.next()).await {
+    while let Some(ReceivedLine { line, .. }) = within(connection.next()).await {
         last = serde_json::from_str(&line).expect("JSON");
     }
     assert_eq!((&last["push"], &last["code"]), (&json!("close"), &json!(1012)));
@@ -334,7 +334,7 @@ async fn a_ticket_brings_back_what_was_read_on_both_channels() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_said_so() {
+async fn unreachable_server_is_reported() {
     let request = client(false).post("http://127.0.0.1:1/v1/connect");
     assert!(matches!(within(Connection::open(request)).await, Err(OpenError::Lost(_))));
 }

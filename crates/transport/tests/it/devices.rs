@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio_tungstenite::{connect_async, tungstenite::Message as Frame};
 
 use crate::{
-    client::{Ask, Reader, Way, after},
+    client::{ReadOptions, Reader, ReaderKind, after},
     server::{Answer, Server, client, within},
 };
 
@@ -27,10 +27,10 @@ async fn input(server: &Server, record: &Value) -> String {
 }
 
 #[tokio::test]
-async fn a_record_goes_to_its_cars_channel_and_to_the_fleet() {
+async fn record_is_published_to_car_and_fleet() {
     let server = Server::start();
-    let mut car = Reader::open(Way::Session, &server, &Ask::one("cars/7/telemetry")).await;
-    let mut fleet = Reader::open(Way::Session, &server, &Ask::one("fleet")).await;
+    let mut car = Reader::open(ReaderKind::Session, &server, &ReadOptions::one("cars/7/telemetry")).await;
+    let mut fleet = Reader::open(ReaderKind::Session, &server, &ReadOptions::one("fleet")).await;
     let position = input(&server, &record(7, 1000)).await;
     let message = car.message().await;
     assert_eq!(message.position, Some(position));
@@ -40,7 +40,7 @@ async fn a_record_goes_to_its_cars_channel_and_to_the_fleet() {
 }
 
 #[tokio::test]
-async fn a_repeated_record_is_published_once() {
+async fn repeated_record_is_published_once() {
     let server = Server::start();
     let headers = [("content-type", "application/json"), ("idempotency-key", "trip-1/17")];
     let first = server.post("/rest/input", &headers, record(1, 5).to_string()).await;
@@ -52,7 +52,7 @@ async fn a_repeated_record_is_published_once() {
 }
 
 #[tokio::test]
-async fn many_records_come_as_lines() {
+async fn batch_of_records_is_accepted() {
     let server = Server::start();
     let lines = format!("{}\n\n{}\n{{\"speed\":1}}\n{}\n", record(1, 1), record(2, 2), record(1, 3));
     let headers = [("content-type", "application/x-ndjson"), ("idempotency-key", "batch-1")];
@@ -68,7 +68,7 @@ async fn many_records_come_as_lines() {
 }
 
 #[tokio::test]
-async fn client_polling_gives_the_newest_record_if_it_is_newer() {
+async fn client_polling_returns_only_newer_record() {
     let server = Server::start();
     let poll = async |since: &str, headers: &[(&str, &str)]| {
         server.get_with(&format!("/rest/clientpolling/3/sensordata{since}"), headers).await
@@ -95,7 +95,7 @@ async fn client_polling_gives_the_newest_record_if_it_is_newer() {
 }
 
 #[tokio::test]
-async fn long_polling_goes_on_from_its_position_and_loses_nothing() {
+async fn long_polling_resumes_without_loss() {
     let server = Server::start();
     let before = input(&server, &record(4, 1)).await;
     let url = server.url("/rest/longpolling/4/sensordata");
@@ -120,7 +120,7 @@ async fn long_polling_goes_on_from_its_position_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_long_poll_without_a_record_is_204_with_a_position() {
+async fn empty_long_poll_is_204_with_position() {
     let server = Server::with(|config| config.limits.hold_max = std::time::Duration::from_millis(200));
     let last = input(&server, &record(5, 1)).await;
     let answer = server.get("/rest/longpolling/5/sensordata").await;
@@ -128,7 +128,7 @@ async fn a_long_poll_without_a_record_is_204_with_a_position() {
 }
 
 #[tokio::test]
-async fn the_websocket_sends_every_record_as_text() {
+async fn websocket_sends_records_as_text() {
     use futures_util::StreamExt;
     let server = Server::start();
     let url = format!("ws://{}/websocket/6/sensordata", server.address);

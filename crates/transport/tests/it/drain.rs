@@ -15,7 +15,7 @@ use millrace_server::{Config, config::Secret};
 use serde_json::{Value, json};
 
 use crate::{
-    client::{Ask, Heard, Item, Reader, SUBPROTOCOL, Session, Way},
+    client::{Item, ReadOptions, Reader, ReaderKind, Received, SUBPROTOCOL, Session},
     server::{Answer, Server, client, until, within},
 };
 
@@ -48,7 +48,7 @@ async fn drain_push(session: &mut Session) -> Value {
 }
 
 #[tokio::test]
-async fn another_server_goes_on_where_the_ticket_says() {
+async fn ticket_resumes_on_another_server() {
     let (one, other) = (Server::with(cluster), Server::with(cluster));
     let mut session = Session::open(&one).await;
     let mut positions = HashMap::new();
@@ -90,7 +90,7 @@ async fn another_server_goes_on_where_the_ticket_says() {
 }
 
 #[tokio::test]
-async fn a_ticket_brings_what_came_after_it_and_nothing_twice() {
+async fn ticket_resumes_without_duplicates() {
     let server = Server::with(cluster);
     let last = server.publish_all("a", (1..=5).map(|n| json!(n))).await;
     server.publish("cars/1", "6").await;
@@ -105,9 +105,9 @@ async fn a_ticket_brings_what_came_after_it_and_nothing_twice() {
     let mut seen = Vec::new();
     for _ in 0..3 {
         let data = loop {
-            match within(session.hear()).await {
-                Heard::Push(push) => break push["data"].clone(),
-                Heard::Reply(reply) => assert_eq!(reply["id"], 0, "{reply}"),
+            match within(session.receive()).await {
+                Received::Push(push) => break push["data"].clone(),
+                Received::Reply(reply) => assert_eq!(reply["id"], 0, "{reply}"),
                 other => panic!("{other:?}"),
             }
         };
@@ -119,7 +119,7 @@ async fn a_ticket_brings_what_came_after_it_and_nothing_twice() {
 }
 
 #[tokio::test]
-async fn a_bad_ticket_is_said_and_the_session_lives() {
+async fn bad_ticket_is_reported_and_session_continues() {
     let server = Server::with(cluster);
     let position = server.publish("a", "1").await;
     let read = [subscription("a", Since::Position(position.parse().unwrap()), &[])];
@@ -142,7 +142,7 @@ async fn a_bad_ticket_is_said_and_the_session_lives() {
 }
 
 #[tokio::test]
-async fn the_moments_are_spread_over_the_window() {
+async fn drain_times_are_spread_over_window() {
     let window = Duration::from_millis(2000);
     let server = Server::with(|config| (config.drain.window, config.server.shards) = (window, 1));
     let mut readers = Vec::new();
@@ -151,7 +151,7 @@ async fn the_moments_are_spread_over_the_window() {
     }
     let (mut bare, mut held) = (Vec::new(), Vec::new());
     for _ in 0..10 {
-        bare.push(Reader::open(Way::Bare, &server, &Ask::one("bare")).await);
+        bare.push(Reader::open(ReaderKind::Bare, &server, &ReadOptions::one("bare")).await);
         held.push(tokio::spawn(client(false).get(server.url("/v1/channels/held?wait=60")).send()));
     }
     server.await_presence("bare", 10).await;

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use crate::{
-    client::{Ask, Reader, Way, raw::handshake},
+    client::{ReadOptions, Reader, ReaderKind, raw::handshake},
     server::{Answer, BOUND, Server, client, within},
 };
 
@@ -48,12 +48,12 @@ async fn dripping(to: SocketAddr) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn every_transport_reads_byte_by_byte() {
+async fn every_transport_accepts_single_bytes() {
     let server = Server::start();
     let dripped = Server::at(dripping(server.address).await);
-    for (way, n) in Way::all().zip(0..) {
+    for (way, n) in ReaderKind::all().zip(0..) {
         let channel = format!("drip/{n}");
-        let mut reader = Reader::open(way, &dripped, &Ask::one(&channel)).await;
+        let mut reader = Reader::open(way, &dripped, &ReadOptions::one(&channel)).await;
         dripped.publish(&channel, n.to_string()).await;
         assert_eq!(reader.message().await.data.into_text(), n.to_string(), "{way:?}");
     }
@@ -61,7 +61,7 @@ async fn every_transport_reads_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn tls_reads_byte_by_byte() {
+async fn tls_accepts_single_bytes() {
     let server = Server::with(crate::server::secure);
     let address = dripping(server.address).await;
     for http2 in [false, true] {
@@ -73,7 +73,7 @@ async fn tls_reads_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn a_drip_without_end_is_cut_off_in_time() {
+async fn endless_slow_request_is_disconnected() {
     let short = Duration::from_secs(1);
     let limits = |config: &mut millrace_server::Config| {
         (config.limits.header_timeout, config.limits.body_timeout) = (short, short);

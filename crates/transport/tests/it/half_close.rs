@@ -11,7 +11,7 @@ fn get(path: &str, accept: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_request_is_answered_after_a_half_close() {
+async fn request_is_answered_after_half_close() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("half.db");
     // One engine answers immediately, the other from its own thread.
@@ -36,7 +36,7 @@ async fn a_request_is_answered_after_a_half_close() {
 }
 
 #[tokio::test]
-async fn what_goes_on_ends_with_a_half_close() {
+async fn long_lived_responses_end_at_half_close() {
     let server = Server::start();
     let json = "application/json";
     for (what, request, begins) in [

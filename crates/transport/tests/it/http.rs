@@ -15,7 +15,7 @@ fn assert_never_cached(answer: &Answer, what: &str) {
 }
 
 #[tokio::test]
-async fn no_answer_may_be_cached_and_each_says_where_to_go_on() {
+async fn responses_are_uncacheable_and_carry_position() {
     let server = Server::start();
     let position = server.publish("h", "1").await;
     let reads = [
@@ -61,7 +61,7 @@ async fn no_answer_may_be_cached_and_each_says_where_to_go_on() {
 }
 
 #[tokio::test]
-async fn polling_gives_the_newest_or_all_after_a_position() {
+async fn polling_returns_newest_or_all_after_position() {
     let server = Server::start();
     assert_eq!(server.get("/v1/channels/p").await.status, 204, "nothing there yet");
     let last = server.publish_all("p", (1..=250).map(Value::from)).await;
@@ -84,7 +84,7 @@ async fn polling_gives_the_newest_or_all_after_a_position() {
 }
 
 #[tokio::test]
-async fn a_long_poll_is_answered_by_the_next_publication() {
+async fn long_poll_returns_next_publication() {
     let server = Server::start();
     for (i, http2) in [false, true].into_iter().enumerate() {
         let channel = format!("l/{i}");
@@ -105,7 +105,7 @@ async fn a_long_poll_is_answered_by_the_next_publication() {
 }
 
 #[tokio::test]
-async fn a_long_poll_ends_with_204_when_its_time_is_over() {
+async fn long_poll_times_out_with_204() {
     let server = Server::with(|config| config.limits.hold_max = Duration::from_millis(400));
     let top = server.publish("t", "0").await;
     // The last two exceed the server's limit.
@@ -119,7 +119,7 @@ async fn a_long_poll_ends_with_204_when_its_time_is_over() {
 }
 
 #[tokio::test]
-async fn a_last_event_id_wins_over_since() {
+async fn last_event_id_overrides_since() {
     let server = Server::start();
     let last = server.publish_all("e", [json!(1), json!(2), json!(3)]).await;
     let second = last.replace(":3", ":2");
@@ -130,7 +130,7 @@ async fn a_last_event_id_wins_over_since() {
 }
 
 #[tokio::test]
-async fn xml_says_the_same_as_json() {
+async fn xml_and_json_are_equivalent() {
     let server = Server::start();
     server.publish_with("x", &[("millrace-key", "a\"b")], r#"{"speed":1.5,"name":"<&>"}"#).await;
     server.publish_with("x", &[("content-type", "text/plain")], "one & two").await;
@@ -155,7 +155,7 @@ async fn xml_says_the_same_as_json() {
 }
 
 #[tokio::test]
-async fn the_best_accepted_form_is_chosen() {
+async fn best_accepted_format_is_chosen() {
     let server = Server::start();
     server.publish("n", "1").await;
     for (accept, content_type) in [
@@ -170,7 +170,7 @@ async fn the_best_accepted_form_is_chosen() {
 }
 
 #[tokio::test]
-async fn a_batch_has_a_result_per_line_in_order() {
+async fn batch_returns_one_result_per_line() {
     let server = Server::start();
     let lines = [
         json!({ "channel": "b/1", "data": { "a": 1 }, "key": "k" }).to_string(),
@@ -198,7 +198,7 @@ async fn a_batch_has_a_result_per_line_in_order() {
 }
 
 #[tokio::test]
-async fn pages_of_allowed_origins_may_read_and_others_may_not() {
+async fn only_allowed_origins_may_read() {
     let server = Server::with(|config| config.limits.allowed_origins = vec!["https://app.example".into()]);
     let good = server.get_with("/v1/channels/o", &[("origin", "https://app.example")]).await;
     assert_eq!(good.header("access-control-allow-origin"), "https://app.example");
@@ -220,7 +220,7 @@ async fn pages_of_allowed_origins_may_read_and_others_may_not() {
 }
 
 #[tokio::test]
-async fn pages_of_loopback_may_use_a_server_on_loopback() {
+async fn loopback_page_may_use_loopback_server() {
     let preflight = async |server: &Server, origin: &str| {
         let request = server.http.request("OPTIONS".parse().expect("a method"), server.url("/v1/channels/o"));
         let request = request.header("origin", origin).header("access-control-request-method", "POST");
@@ -261,7 +261,7 @@ async fn pages_of_loopback_may_use_a_server_on_loopback() {
 }
 
 #[tokio::test]
-async fn a_stream_follows_the_answers_before_it_on_its_connection() {
+async fn stream_follows_earlier_responses_of_connection() {
     let server = Server::start();
     server.publish("a", "1").await;
     let mut raw = Raw::connect(&server).await;
@@ -284,7 +284,7 @@ async fn a_stream_follows_the_answers_before_it_on_its_connection() {
 }
 
 #[tokio::test]
-async fn a_refused_stream_is_an_answer_that_its_page_may_read() {
+async fn refused_stream_is_readable_by_its_page() {
     let server = Server::with(|config| {
         config.limits.subscriptions_max = 1;
         config.limits.allowed_origins = vec!["https://app.example".into()];
@@ -297,7 +297,7 @@ async fn a_refused_stream_is_an_answer_that_its_page_may_read() {
 }
 
 #[tokio::test]
-async fn presence_and_information_are_told() {
+async fn presence_and_info_are_reported() {
     let server = Server::start();
     assert_eq!(server.get("/v1/presence/q").await.json(), json!({ "channel": "q", "count": 0 }));
     let info = server.get("/v1/info").await.json();

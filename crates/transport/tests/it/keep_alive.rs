@@ -71,7 +71,7 @@ async fn pipelined_requests_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn requests_that_wait_behind_a_poll_are_bounded() {
+async fn requests_behind_a_poll_are_limited() {
     let server = Server::with(|config| config.server.shards = 1);
     let mut raw = polling(&server, "/v1/channels/b?wait=30").await;
     let megabytes = vec![b'x'; 64 << 20];
@@ -84,7 +84,7 @@ async fn requests_that_wait_behind_a_poll_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_poll_ends_its_connection_if_asked_to() {
+async fn poll_honors_connection_close() {
     let server = Server::start();
     for http in ["Connection: close\r\n", "connection: Keep-Alive, Close\r\n"] {
         // The first poll of a connection, and one after it.
@@ -102,7 +102,7 @@ async fn a_poll_ends_its_connection_if_asked_to() {
 }
 
 #[tokio::test]
-async fn an_older_http_waits_as_well() {
+async fn http_1_0_poll_waits() {
     let server = Server::start();
     let mut raw = Raw::connect(&server).await;
     raw.send("GET /v1/channels/o?wait=30 HTTP/1.0\r\nHost: test\r\n\r\n").await;
@@ -113,7 +113,7 @@ async fn an_older_http_waits_as_well() {
 }
 
 #[tokio::test]
-async fn the_body_of_a_get_is_no_request() {
+async fn get_body_is_not_parsed_as_request() {
     let server = Server::start();
     let smuggled = "POST /v1/channels/s HTTP/1.1\r\nHost: test\r\nContent-Length: 1\r\n\r\n1";
     let mut raw = Raw::connect(&server).await;
@@ -126,7 +126,7 @@ async fn the_body_of_a_get_is_no_request() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_ends_in_time() {
+async fn idle_connection_times_out() {
     let server = Server::with(|config| config.limits.header_timeout = Duration::from_millis(400));
     let mut raw = Raw::connect(&server).await;
     raw.send(get("/v1/channels/i?wait=0.1", "")).await;
@@ -137,7 +137,7 @@ async fn an_idle_connection_ends_in_time() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_is_no_reader_any_more() {
+async fn disconnected_poll_is_no_reader() {
     let server = Server::start();
     for half in [false, true] {
         let mut raw = polling(&server, "/v1/channels/g?wait=30").await;
@@ -153,7 +153,7 @@ async fn a_client_that_goes_is_no_reader_any_more() {
 }
 
 #[tokio::test]
-async fn a_stream_may_follow_a_poll() {
+async fn stream_follows_poll_on_connection() {
     let server = Server::start();
     let mut raw = Raw::connect(&server).await;
     raw.send(get("/v1/channels/f?wait=0.05", "")).await;
@@ -165,7 +165,7 @@ async fn a_stream_may_follow_a_poll() {
 }
 
 #[tokio::test]
-async fn answers_to_polls_carry_cross_origin_headers() {
+async fn poll_responses_have_cors_headers() {
     let server = Server::with(|config| config.limits.allowed_origins = vec!["https://page.example".into()]);
     let mut raw = Raw::connect(&server).await;
     for _ in 0..2 {
@@ -179,7 +179,7 @@ async fn answers_to_polls_carry_cross_origin_headers() {
 }
 
 #[tokio::test]
-async fn a_connection_is_drained_when_it_answers() {
+async fn polling_connection_closes_after_response_in_drain() {
     let server = Server::with(|config| config.drain.window = Duration::from_millis(200));
     let mut waits = polling(&server, "/v1/channels/d?wait=30").await;
     let mut idle = Raw::connect(&server).await;
@@ -193,7 +193,7 @@ async fn a_connection_is_drained_when_it_answers() {
 }
 
 #[tokio::test]
-async fn polls_wait_on_a_slow_engine_and_miss_nothing() {
+async fn polls_on_slow_engine_miss_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("history.db");
     let server = Server::with(|config| config.engine.url = format!("sqlite:{}", file.display()));

@@ -120,7 +120,7 @@ fn arrows() -> Vec<Arrow> {
 }
 
 #[test]
-fn no_module_uses_one_above_it() {
+fn modules_use_only_lower_layers() {
     let arrows = arrows();
     assert!(arrows.len() > 50, "the imports were found: {}", arrows.len());
     let upward: Vec<&Arrow> = arrows.iter().filter(|arrow| is_upward(&arrow.from, &arrow.to)).collect();
@@ -128,7 +128,7 @@ fn no_module_uses_one_above_it() {
 }
 
 #[test]
-fn an_upward_import_is_found() {
+fn upward_import_is_detected() {
     let source =
         "use crate::{\n    Shard,\n    admission::{self, limits::Limits},\n    route::Context,\n};\ncrate::tls::x();";
     let found = uses(source);

@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{
-        Ask, Item, Reader, Way, parts,
+        Item, ReadOptions, Reader, ReaderKind, parts,
         raw::{Frame, Raw, handshake},
     },
     server::{Answer, Server, client, until, within},
 };
 
 #[tokio::test]
-async fn idle_streams_have_a_heartbeat() {
+async fn idle_stream_gets_heartbeats() {
     let server = Server::with(|config| config.limits.heartbeat = Duration::from_secs(1));
     let mut readers = Vec::new();
-    for way in Way::streams() {
-        readers.push(Reader::open(way, &server, &Ask::one("quiet")).await);
+    for way in ReaderKind::streams() {
+        readers.push(Reader::open(way, &server, &ReadOptions::one("quiet")).await);
     }
     for reader in &mut readers {
         let mut item = reader.next_of_all().await;
@@ -30,7 +30,7 @@ async fn idle_streams_have_a_heartbeat() {
 }
 
 #[tokio::test]
-async fn a_client_may_ask_for_a_heartbeat_of_its_own() {
+async fn client_chooses_heartbeat_interval() {
     let server = Server::with(|config| {
         let limits = &mut config.limits;
         (limits.heartbeat, limits.heartbeat_max) = (Duration::from_secs(1), Duration::from_secs(3));
@@ -53,9 +53,9 @@ async fn a_client_may_ask_for_a_heartbeat_of_its_own() {
     assert!(began.elapsed() > Duration::from_millis(2900), "{:?}", began.elapsed());
 
     for (path, detail) in [
-        ("/v1/channels/quiet?heartbeat=30s", "belongs to what goes on"),
-        ("/v1/stream?channel=quiet&heartbeat=30s&wait=1", "belongs to what goes on"),
-        ("/v1/channels/quiet?heartbeat=often", "`heartbeat` is a number of seconds"),
+        ("/v1/channels/quiet?heartbeat=30s", "applies only to streams and WebSockets"),
+        ("/v1/stream?channel=quiet&heartbeat=30s&wait=1", "applies only to streams and WebSockets"),
+        ("/v1/channels/quiet?heartbeat=often", "`heartbeat` must be a number of seconds"),
     ] {
         let why = server.get(path).await.assert_problem(400, "bad_request");
         assert!(why.contains(detail), "{path}: {why}");
@@ -63,12 +63,12 @@ async fn a_client_may_ask_for_a_heartbeat_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_websocket_that_answers_no_ping_is_closed_and_others_stay() {
+async fn websocket_without_pong_is_closed() {
     let server = Server::with(|config| {
         (config.limits.heartbeat, config.limits.grace) = (Duration::from_secs(1), Duration::from_secs(1));
     });
     let mut dead = Raw::upgrade(&server, "/v1/channels/pulse", None).await;
-    let mut alive = Reader::open(Way::Session, &server, &Ask::one("pulse")).await;
+    let mut alive = Reader::open(ReaderKind::Session, &server, &ReadOptions::one("pulse")).await;
     server.await_presence("pulse", 2).await;
     let (beat, mut beats) = tokio::sync::mpsc::unbounded_channel();
     let answers = async {
@@ -101,12 +101,12 @@ const BYTES: usize = 2000;
 
 /// Opens readers of every streaming transport that read nothing while everything is published, and one reader that
 /// keeps up. Returns the slow readers.
-async fn stall(server: &Server, ask: &Ask) -> Vec<Reader> {
+async fn stall(server: &Server, ask: &ReadOptions) -> Vec<Reader> {
     let mut slow = Vec::new();
-    for way in Way::streams() {
+    for way in ReaderKind::streams() {
         slow.push(Reader::open(way, server, ask).await);
     }
-    let mut quick = Reader::open(Way::Session, server, &Ask { policy: "every", ..ask.clone() }).await;
+    let mut quick = Reader::open(ReaderKind::Session, server, &ReadOptions { policy: "every", ..ask.clone() }).await;
     let filling = "x".repeat(BYTES);
     for start in (1..=COUNT).step_by(BATCH) {
         let line = |n: usize| {
@@ -127,9 +127,9 @@ fn number(text: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_slow_reader_gets_everything_that_history_holds() {
+async fn slow_reader_gets_all_of_history() {
     let server = Server::with(|config| config.limits.log_bytes_max = 1 << 20);
-    for mut reader in stall(&server, &Ask::one("slow")).await {
+    for mut reader in stall(&server, &ReadOptions::one("slow")).await {
         for n in 1..=COUNT {
             assert_eq!(number(&reader.message().await.data.into_text()), n, "{:?}", reader.way);
         }
@@ -137,12 +137,12 @@ async fn a_slow_reader_gets_everything_that_history_holds() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_is_told_what_it_missed() {
+async fn slow_reader_gets_gap_report() {
     let server = Server::with(|config| {
         config.limits.log_bytes_max = 3 << 19;
         config.history = HistoryConfig { count_max: 50, ..HistoryConfig::default() };
     });
-    for mut reader in stall(&server, &Ask::one("slow")).await {
+    for mut reader in stall(&server, &ReadOptions::one("slow")).await {
         let (mut next, mut gaps) = (1, 0);
         while next <= COUNT {
             match reader.next().await {
@@ -164,9 +164,9 @@ async fn a_slow_reader_is_told_what_it_missed() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_of_the_latest_skips_to_it() {
+async fn slow_latest_reader_skips_to_newest() {
     let server = Server::with(|config| config.limits.log_bytes_max = 1 << 20);
-    for mut reader in stall(&server, &Ask::one("slow").latest()).await {
+    for mut reader in stall(&server, &ReadOptions::one("slow").latest()).await {
         let mut got = vec![0];
         while got[got.len() - 1] < COUNT {
             let n = number(&reader.message().await.data.into_text());
@@ -180,7 +180,7 @@ async fn a_slow_reader_of_the_latest_skips_to_it() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_not_read_does_not_block_its_http2_connection() {
+async fn unread_stream_does_not_block_http2_connection() {
     let server = Server::start();
     server.publish_all("stuck", (0..8).map(|_| json!("x".repeat(900_000)))).await;
     let http = client(true);
@@ -202,13 +202,13 @@ async fn a_stream_that_is_not_read_does_not_block_its_http2_connection() {
 }
 
 #[tokio::test]
-async fn a_drain_tells_everyone_and_ends_in_time() {
+async fn drain_notifies_all_clients_and_ends_in_time() {
     let (announce, window) = (Duration::from_millis(500), Duration::from_millis(500));
     let server = Server::with(|config| (config.drain.announce, config.drain.window) = (announce, window));
     let (ready, address) = (server.url("/readyz"), server.address);
     let mut readers = Vec::new();
-    for way in Way::streams() {
-        readers.push(Reader::open(way, &server, &Ask::one("drain")).await);
+    for way in ReaderKind::streams() {
+        readers.push(Reader::open(way, &server, &ReadOptions::one("drain")).await);
     }
     // A client that reads nothing does not delay the drain.
     server.publish_all("stuck", (0..8).map(|_| json!("x".repeat(900_000)))).await;
@@ -233,10 +233,11 @@ async fn a_drain_tells_everyone_and_ends_in_time() {
         assert!(answer.position().ends_with(":0"));
     }
     for reader in &mut readers {
-        if reader.way != Way::Bare {
+        if reader.way != ReaderKind::Bare {
             assert_eq!(reader.next().await, Item::Drain, "{:?}", reader.way);
         }
-        let code = matches!(reader.way, Way::Bare | Way::Session | Way::DataChannel).then_some(1012);
+        let code =
+            matches!(reader.way, ReaderKind::Bare | ReaderKind::Session | ReaderKind::DataChannel).then_some(1012);
         assert_eq!(reader.next().await, Item::End(code), "{:?}", reader.way);
     }
     within(drained).await.unwrap();

@@ -31,7 +31,7 @@ fn status(answer: &str) -> &str {
 }
 
 #[tokio::test]
-async fn an_address_has_so_many_connections() {
+async fn connections_are_limited_per_address() {
     const MAX: u64 = 8;
     let server = Server::with(|config| {
         config.limits.exempt = Vec::new();
@@ -67,7 +67,7 @@ async fn stream(server: &Server, said: &str) -> (String, Raw) {
 }
 
 #[tokio::test]
-async fn behind_a_trusted_proxy_each_client_is_an_address_of_its_own() {
+async fn trusted_proxy_clients_are_limited_separately() {
     let server = Server::with(|config| {
         config.server.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
         config.limits.exempt = Vec::new();
@@ -111,7 +111,7 @@ async fn behind_a_trusted_proxy_each_client_is_an_address_of_its_own() {
 }
 
 #[tokio::test]
-async fn who_is_no_trusted_proxy_is_not_believed() {
+async fn untrusted_proxy_header_is_ignored() {
     let server = Server::with(|config| {
         config.server.trusted_proxies = vec!["192.0.2.0/24".parse().unwrap()];
         config.limits.exempt = Vec::new();
@@ -127,7 +127,7 @@ async fn who_is_no_trusted_proxy_is_not_believed() {
 }
 
 #[tokio::test]
-async fn a_server_has_so_many_connections() {
+async fn connections_are_limited_per_server() {
     let server = Server::with(|config| config.limits.connections_max = 4);
     let mut held = Vec::new();
     for _ in 0..4 {
@@ -143,7 +143,7 @@ async fn a_server_has_so_many_connections() {
 }
 
 #[tokio::test]
-async fn an_address_connects_so_often() {
+async fn connect_rate_is_limited_per_address() {
     let server = Server::with(|config| {
         config.limits.exempt = Vec::new();
         config.limits.connects_per_address_per_s = 1;
@@ -166,7 +166,7 @@ async fn an_address_connects_so_often() {
 }
 
 #[tokio::test]
-async fn a_connection_publishes_so_often() {
+async fn publish_rate_is_limited_per_connection() {
     let server = Server::with(|config| config.limits.publishes_per_s = 5);
     let mut answers = Vec::new();
     for i in 0..8 {
@@ -199,7 +199,7 @@ async fn a_connection_publishes_so_often() {
 }
 
 #[tokio::test]
-async fn a_bare_websocket_that_publishes_too_fast_is_read_later_and_loses_nothing() {
+async fn fast_bare_publisher_is_delayed_without_loss() {
     let server = Server::with(|config| config.limits.publishes_per_s = 20);
     let mut publisher = Raw::upgrade(&server, "/v1/channels/a?subscribe=no", None).await;
     let mut reader = Raw::upgrade(&server, "/v1/channels/a", None).await;
@@ -217,7 +217,7 @@ async fn a_bare_websocket_that_publishes_too_fast_is_read_later_and_loses_nothin
 }
 
 #[tokio::test]
-async fn messages_of_any_kind_are_read_so_fast() {
+async fn message_rate_is_limited_for_all_kinds() {
     let server = Server::with(|config| config.limits.messages_per_s = 20);
     let mut raw = Raw::upgrade(&server, "/v1/connect", Some("millrace.v1+json")).await;
     assert_eq!(raw.frame().await.expect("connected").opcode, 1);
@@ -233,7 +233,7 @@ async fn messages_of_any_kind_are_read_so_fast() {
 }
 
 #[tokio::test]
-async fn thousands_of_pings_cost_a_few_writes() {
+async fn pongs_are_merged_into_few_writes() {
     let server = Server::with(|config| config.server.shards = 1);
     let mut raw = Raw::upgrade(&server, "/v1/channels/a", None).await;
     let before = server.metric("millrace_writes_total").await;
@@ -248,7 +248,7 @@ async fn thousands_of_pings_cost_a_few_writes() {
 }
 
 #[tokio::test]
-async fn a_message_of_too_many_fragments_is_1009() {
+async fn too_many_fragments_close_with_1009() {
     let server = Server::with(|config| config.limits.fragments_max = 10);
     let fragments = |count: usize| {
         let all = [masked(0x01, b"x"), masked(0x00, b"").repeat(count - 2), masked(0x80, b"")];
@@ -265,7 +265,7 @@ async fn a_message_of_too_many_fragments_is_1009() {
 }
 
 #[tokio::test]
-async fn a_message_that_blows_up_is_1009() {
+async fn excessive_inflation_closes_with_1009() {
     let server = Server::with(|config| config.limits.compression = true);
     let mut bomb = Vec::new();
     Deflate::negotiate("permessage-deflate").unwrap().0.encode(&mut bomb, 1, &vec![b'x'; 900_000]);
@@ -280,7 +280,7 @@ async fn a_message_that_blows_up_is_1009() {
 }
 
 #[tokio::test]
-async fn what_arrives_in_parts_is_bounded_for_all_together() {
+async fn partial_input_is_limited_in_total() {
     let server = Server::with(|config| config.limits.pending_bytes_max = 400_000);
     // Over HTTP: most of a body, and no more. The buffer into which the body is read counts, too.
     let head = "POST /v1/channels/a HTTP/1.1\r\nHost: test\r\nContent-Length: 150000\r\n\r\n";
@@ -314,7 +314,7 @@ async fn narrow(server: &Server) -> tokio::net::TcpStream {
 }
 
 #[tokio::test]
-async fn who_takes_nothing_of_an_answer_is_cut_off() {
+async fn unread_response_is_disconnected() {
     let server = Server::with(|config| config.limits.write_timeout = Duration::from_secs(1));
     for _ in 0..3 {
         server.publish("a", vec![b'x'; 1_000_000]).await;
@@ -331,7 +331,7 @@ async fn who_takes_nothing_of_an_answer_is_cut_off() {
 }
 
 #[tokio::test]
-async fn who_asks_for_replies_and_does_not_take_them_gets_no_more_until_it_does() {
+async fn unread_replies_pause_the_session() {
     let server = Server::with(|config| config.server.shards = 1);
     server.publish("a", vec![b'x'; 100_000]).await;
     // The publisher's connection is open and has a large buffer.
@@ -353,7 +353,7 @@ async fn who_asks_for_replies_and_does_not_take_them_gets_no_more_until_it_does(
 }
 
 #[tokio::test]
-async fn a_node_listens_to_so_many_patterns() {
+async fn patterns_are_limited_per_node() {
     let server = Server::with(|config| config.limits.patterns_max = 2);
     let mut session = Session::open(&server).await;
     for pattern in ["a/#", "b/+"] {
@@ -370,7 +370,7 @@ async fn a_node_listens_to_so_many_patterns() {
 }
 
 #[tokio::test]
-async fn a_connection_asks_so_often() {
+async fn history_rate_is_limited_per_connection() {
     let server = Server::with(|config| config.limits.requests_per_connection_max = 3);
     let mut raw = Raw::connect(&server).await;
     for i in 1..=3 {
@@ -388,7 +388,7 @@ async fn a_connection_asks_so_often() {
 }
 
 #[tokio::test]
-async fn slow_heads_and_bodies_are_counted() {
+async fn slow_requests_are_counted() {
     let server = Server::with(|config| {
         config.limits.header_timeout = Duration::from_millis(300);
         config.limits.body_timeout = Duration::from_millis(300);
@@ -408,7 +408,7 @@ async fn slow_heads_and_bodies_are_counted() {
 }
 
 #[tokio::test]
-async fn datagrams_of_one_address_are_looked_at_so_often() {
+async fn datagram_rate_is_limited_per_address() {
     let server = Server::with(|config| {
         config.server.udp = "127.0.0.1:0".into();
         config.limits.exempt = Vec::new();
@@ -459,7 +459,7 @@ const REQUEST: &[u8] = &[0x82, 0x86, 0x84, 0x01, 4, b't', b'e', b's', b't'];
 const ENHANCE_YOUR_CALM: u32 = 11;
 
 #[tokio::test]
-async fn streams_that_are_opened_and_reset_at_once_end_their_connection() {
+async fn rapid_reset_ends_the_connection() {
     let server = Server::start();
     let mut raw = http2_connection(&server).await;
     let pair = |i: u32| [http2(1, 5, 2 * i + 1, REQUEST), http2(3, 0, 2 * i + 1, &8u32.to_be_bytes())].concat();
@@ -469,7 +469,7 @@ async fn streams_that_are_opened_and_reset_at_once_end_their_connection() {
 }
 
 #[tokio::test]
-async fn a_head_of_endless_continuations_ends_its_connection() {
+async fn continuation_flood_ends_the_connection() {
     let server = Server::start();
     let mut raw = http2_connection(&server).await;
     let literal = [[0x00, 1, b'x', 0x7f, 0x81, 0x7d].as_slice(), &[b'y'; 16_000]].concat();
@@ -482,7 +482,7 @@ async fn a_head_of_endless_continuations_ends_its_connection() {
 }
 
 #[tokio::test]
-async fn pings_and_settings_at_rate_harm_nobody() {
+async fn ping_and_settings_floods_are_tolerated() {
     let server = Server::with(|config| config.limits.write_timeout = Duration::from_secs(1));
     for frame in [http2(6, 0, 0, &[0; 8]), http2(4, 0, 0, &[0, 3, 0, 0, 0, 1])] {
         let mut raw = http2_connection(&server).await;
@@ -502,7 +502,7 @@ async fn pings_and_settings_at_rate_harm_nobody() {
 }
 
 #[tokio::test]
-async fn heads_are_bounded() {
+async fn request_heads_are_limited() {
     let server = Server::start();
     let long = "x".repeat(70_000);
     let many = "X: y\r\n".repeat(101);
@@ -520,7 +520,7 @@ async fn heads_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_batch_has_so_many_lines() {
+async fn batch_lines_are_limited() {
     let server = Server::with(|config| config.limits.batch_lines_max = 2);
     let lines = |count| "{\"channel\":\"a\",\"data\":1}\n".repeat(count);
     assert_eq!(server.post("/v1/publish", &[], lines(2)).await.status, 200);
@@ -530,7 +530,7 @@ async fn a_batch_has_so_many_lines() {
 
 /// The trusted proxy names the address of each client.
 #[tokio::test]
-async fn one_flooding_neighbour_leaves_channels_and_rooms_to_others() {
+async fn flooding_client_leaves_channels_and_rooms() {
     let server = Server::with(|config| {
         config.server.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
         config.engine.channels_max = 180;
@@ -578,7 +578,7 @@ async fn one_flooding_neighbour_leaves_channels_and_rooms_to_others() {
 
 /// HTTP, sessions and bare WebSockets of one address share one quota.
 #[tokio::test]
-async fn new_channels_count_for_a_client_on_every_transport() {
+async fn new_channels_are_charged_on_every_transport() {
     let server = Server::with(|config| config.engine.channels_max = 45);
     let mut session = Session::open(&server).await;
     let mut refused = None;

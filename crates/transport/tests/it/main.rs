@@ -2,6 +2,7 @@
 //! the reaction to bad input.
 
 mod access;
+mod added_routes;
 mod admission;
 mod amplification;
 mod bad_frames;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use crate::{
-    client::{Ask, Message, Positions, Reader, Session, Way, after},
+    client::{Message, Positions, ReadOptions, Reader, ReaderKind, Session, after},
     server::{Answer, Server, within},
 };
 
@@ -35,12 +35,12 @@ fn rounds(range: std::ops::RangeInclusive<usize>) -> Got {
 }
 
 #[tokio::test]
-async fn a_hundred_channels_arrive_and_resume_on_any_transport() {
+async fn hundred_channels_resume_on_every_transport() {
     let server = Server::start();
-    let ways: Vec<_> = Way::many().collect();
+    let ways: Vec<_> = ReaderKind::many().collect();
     let mut readers = Vec::new();
     for &way in &ways {
-        readers.push(Reader::open(way, &server, &Ask::many(names())).await);
+        readers.push(Reader::open(way, &server, &ReadOptions::many(names())).await);
     }
     publish_round(&server, 1).await;
     publish_round(&server, 2).await;
@@ -50,7 +50,7 @@ async fn a_hundred_channels_arrive_and_resume_on_any_transport() {
         for _ in 0..CHANNELS + CHANNELS / 2 {
             note(&mut got, reader.message().await);
         }
-        let ask = Ask::many(names()).at(reader.positions().clone());
+        let ask = ReadOptions::many(names()).at(reader.positions().clone());
         let (from, to) = (reader.way, ways[(i + 1) % ways.len()]);
         let mut reader = Reader::open(to, &server, &ask).await;
         for _ in 0..CHANNELS / 2 {
@@ -61,12 +61,12 @@ async fn a_hundred_channels_arrive_and_resume_on_any_transport() {
 }
 
 #[tokio::test]
-async fn history_of_a_hundred_channels_comes_first_then_what_is_live() {
+async fn history_of_hundred_channels_precedes_live() {
     let server = Server::start();
     publish_round(&server, 1).await;
     publish_round(&server, 2).await;
-    for way in Way::many() {
-        let mut reader = Reader::open(way, &server, &Ask::many(names()).since("earliest")).await;
+    for way in ReaderKind::many() {
+        let mut reader = Reader::open(way, &server, &ReadOptions::many(names()).since("earliest")).await;
         let mut got = Got::new();
         for _ in 0..2 * CHANNELS {
             note(&mut got, reader.message().await);
@@ -77,12 +77,12 @@ async fn history_of_a_hundred_channels_comes_first_then_what_is_live() {
 }
 
 #[tokio::test]
-async fn every_event_id_lists_where_all_channels_stand() {
+async fn event_id_lists_all_positions() {
     let server = Server::start();
     publish_round(&server, 1).await;
     publish_round(&server, 2).await;
-    for way in Way::many().filter(|way| matches!(way, Way::Sse(_))) {
-        let mut reader = Reader::open(way, &server, &Ask::many(names()).since("earliest")).await;
+    for way in ReaderKind::many().filter(|way| matches!(way, ReaderKind::Sse(_))) {
+        let mut reader = Reader::open(way, &server, &ReadOptions::many(names()).since("earliest")).await;
         let mut stand: Positions = Positions::new();
         let start = reader.positions().clone();
         stand.extend(start);
@@ -103,7 +103,7 @@ fn entry(text: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_last_event_id_resumes_a_stream_of_several_channels() {
+async fn last_event_id_resumes_multi_channel_stream() {
     let server = Server::start();
     let a = server.publish_all("a", [json!(1), json!(2)]).await;
     let b = server.publish_all("b", [json!(1), json!(2)]).await;
@@ -117,13 +117,14 @@ async fn a_last_event_id_resumes_a_stream_of_several_channels() {
 }
 
 #[tokio::test]
-async fn gaps_of_several_channels_name_their_channel() {
+async fn multi_channel_gap_names_channel() {
     let server = Server::start();
     let a = server.publish("a", "1").await;
     server.publish("b", "1").await;
     let lost = Positions::from([("a".to_owned(), "00000000:5".to_owned()), ("b".to_owned(), a.replace(":1", ":0"))]);
-    for way in Way::many() {
-        let mut reader = Reader::open(way, &server, &Ask::many(["a".into(), "b".into()]).at(lost.clone())).await;
+    for way in ReaderKind::many() {
+        let mut reader =
+            Reader::open(way, &server, &ReadOptions::many(["a".into(), "b".into()]).at(lost.clone())).await;
         let gap = reader.gap().await;
         assert_eq!((gap.channel.as_str(), gap.from.as_deref()), ("a", Some("00000000:5")), "{way:?}");
         assert_eq!(gap.to, a.replace(":1", ":0"), "{way:?}");
@@ -134,7 +135,7 @@ async fn gaps_of_several_channels_name_their_channel() {
 }
 
 #[tokio::test]
-async fn patterns_hear_all_that_matches() {
+async fn pattern_receives_all_matching_channels() {
     let server = Server::start();
     let mut session = Session::open(&server).await;
     for pattern in ["fleet/+/telemetry", "town/#"] {
@@ -171,7 +172,7 @@ async fn patterns_hear_all_that_matches() {
 }
 
 #[tokio::test]
-async fn a_pattern_resumes_from_positions_and_the_time_it_began() {
+async fn pattern_resumes_from_positions_and_start_time() {
     let server = Server::start();
     let mut session = Session::open(&server).await;
     let began = session.command("subscribe", json!({ "channel": "w/#" })).await.unwrap()["time"].clone();
@@ -202,7 +203,7 @@ async fn a_pattern_resumes_from_positions_and_the_time_it_began() {
 }
 
 #[tokio::test]
-async fn one_publication_comes_once_however_many_subscriptions_match() {
+async fn overlapping_subscriptions_deliver_once() {
     let server = Server::start();
     let mut session = Session::open(&server).await;
     for channel in ["x/#", "x/+", "x/1"] {
@@ -215,7 +216,7 @@ async fn one_publication_comes_once_however_many_subscriptions_match() {
 }
 
 #[tokio::test]
-async fn the_longest_names_fit_into_a_request_and_its_resumption() {
+async fn longest_names_fit_into_request_and_resume() {
     let server = Server::start();
     let name = |i: usize| format!("{i:03}/{}", "x".repeat(251));
     let query: String = (0..CHANNELS).map(|i| format!("channel={}&", name(i))).collect();

@@ -43,7 +43,7 @@ async fn replay(server: &Server, path: &str, accept: &str, http2: bool) -> (Answ
 }
 
 #[tokio::test]
-async fn pages_of_a_range_are_the_range_once() {
+async fn pages_cover_range_exactly_once() {
     let server = Server::start();
     let last = server.publish_all("r", (1..=50).map(Value::from)).await;
     let at = |offset: u64| format!("{}:{offset}", parts(&last).0);
@@ -86,13 +86,13 @@ async fn ranges_of_time_join() {
 }
 
 #[tokio::test]
-async fn every_answer_has_the_same_range() {
+async fn every_response_format_returns_same_range() {
     let server = Server::start();
     let last = server.publish_all("same", (1..=9).map(Value::from)).await;
     let at = |offset: u64| format!("{}:{offset}", parts(&last).0);
-    for form in HTTP {
+    for encoding in HTTP {
         let path = format!("/v1/channels/same?since={}&until={}&limit=3", at(2), at(7));
-        match form {
+        match encoding {
             "session" => {
                 let mut session = Session::open(&server).await;
                 let words = json!({ "channel": "same", "since": at(2), "until": at(7), "limit": 3 });
@@ -118,7 +118,7 @@ async fn every_answer_has_the_same_range() {
 }
 
 #[tokio::test]
-async fn a_stream_of_a_range_ends() {
+async fn range_stream_ends() {
     let server = Server::start();
     let mut last = String::new();
     for thousand in 0..3 {
@@ -157,7 +157,7 @@ async fn a_stream_of_a_range_ends() {
 }
 
 #[tokio::test]
-async fn several_channels_end_each_where_it_ends() {
+async fn each_channel_ends_at_its_own_position() {
     let server = Server::start();
     let a = server.publish_all("m/a", [json!(1), json!(2)]).await;
     let b = server.publish_all("m/b", [json!(3)]).await;
@@ -178,7 +178,7 @@ async fn several_channels_end_each_where_it_ends() {
 }
 
 #[tokio::test]
-async fn what_is_lost_of_a_range_is_named_once() {
+async fn range_reports_lost_publications_once() {
     let server = Server::with(|config| config.history.count_max = 5);
     let last = server.publish_all("g", (1..=20).map(Value::from)).await;
     let at = |offset: u64| format!("{}:{offset}", parts(&last).0);
@@ -202,7 +202,7 @@ async fn what_is_lost_of_a_range_is_named_once() {
 }
 
 #[tokio::test]
-async fn pages_join_while_publishing_goes_on() {
+async fn pages_join_during_publishing() {
     let server = Server::start();
     let first = server.publish("live", "1").await;
     let epoch = parts(&first).0.to_owned();
@@ -229,14 +229,14 @@ async fn pages_join_while_publishing_goes_on() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_meant_is_refused() {
+async fn contradictory_parameters_are_refused() {
     let server = Server::start();
     for (query, code, hint) in [
         ("since=5f0c12ab:9&until=5f0c12ab:8", "bad_request", "before"),
         ("since=2026-11-20T10:00:00Z&until=2026-11-20T09:59:59Z", "bad_request", "before"),
         ("since=2026-11-20T10:00:00Z&until=soon", "bad_position", "2026-11-20T10:00:00Z"),
         ("until=earliest", "bad_request", "earliest"),
-        ("since=now&until=now", "bad_request", "leave one out"),
+        ("since=now&until=now", "bad_request", "omit one of the two"),
         ("until=now&wait=10", "bad_request", "wait"),
         ("until=now&policy=latest", "bad_request", "policy"),
         ("until=now&limit=0", "bad_request", "1 to 1000"),

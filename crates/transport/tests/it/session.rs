@@ -7,14 +7,14 @@ use tokio_tungstenite::{connect_async, tungstenite::Message as Frame};
 
 use crate::{
     client::{
-        Ask, Data, Heard, Reader, SUBPROTOCOL, Session, Way, after,
+        Data, ReadOptions, Reader, ReaderKind, Received, SUBPROTOCOL, Session, after,
         raw::{Raw, handshake, masked},
     },
     server::{Server, within},
 };
 
 #[tokio::test]
-async fn the_first_word_tells_the_limits() {
+async fn connected_push_contains_limits() {
     let server = Server::start();
     let connected = Session::open(&server).await.connected;
     assert_eq!((&connected["ping_ms"], &connected["message_bytes_max"]), (&json!(25000), &json!(1 << 20)));
@@ -22,7 +22,7 @@ async fn the_first_word_tells_the_limits() {
 }
 
 #[tokio::test]
-async fn a_session_on_a_channel_url_reads_that_channel() {
+async fn session_on_channel_url_reads_channel() {
     let server = Server::start();
     let last = server.publish_all("s/1", [json!(1), json!(2), json!(3)]).await;
     let first = last.replace(":3", ":1");
@@ -39,7 +39,7 @@ async fn a_session_on_a_channel_url_reads_that_channel() {
 }
 
 #[tokio::test]
-async fn every_command_has_its_reply() {
+async fn every_command_gets_a_reply() {
     let server = Server::start();
     let mut session = Session::open(&server).await;
     let before = session.command("ping", json!({})).await.unwrap()["time"].as_u64().unwrap();
@@ -61,7 +61,7 @@ async fn every_command_has_its_reply() {
 }
 
 #[tokio::test]
-async fn replies_come_in_the_order_of_the_commands() {
+async fn replies_keep_command_order() {
     let server = Server::start();
     let mut session = Session::open(&server).await;
     for id in 1..=300 {
@@ -70,7 +70,7 @@ async fn replies_come_in_the_order_of_the_commands() {
             1 => json!({ "id": id, "publish": { "channel": "many", "data": id } }),
             _ => json!({ "id": id, "history": { "channel": "many", "limit": 1 } }),
         };
-        session.say(&body.to_string()).await;
+        session.send_text(&body.to_string()).await;
     }
     for id in 1..=300 {
         session.reply(id).await.unwrap();
@@ -78,7 +78,7 @@ async fn replies_come_in_the_order_of_the_commands() {
 }
 
 #[tokio::test]
-async fn a_subscription_is_there_once() {
+async fn duplicate_subscription_is_refused() {
     let server = Server::start();
     let mut session = Session::open(&server).await;
     session.subscribe("once", "now", "every").await;
@@ -96,11 +96,11 @@ async fn a_subscription_is_there_once() {
 }
 
 #[tokio::test]
-async fn a_bare_websocket_publishes_what_it_is_sent() {
+async fn bare_websocket_publishes_messages() {
     let server = Server::start();
     let mut readers = Vec::new();
-    for way in [Way::Session, Way::Bare] {
-        readers.push(Reader::open(way, &server, &Ask::one("bare")).await);
+    for way in [ReaderKind::Session, ReaderKind::Bare] {
+        readers.push(Reader::open(way, &server, &ReadOptions::one("bare")).await);
     }
     let url = format!("ws://{}/v1/channels/bare?subscribe=no", server.address);
     let (mut socket, _) = within(connect_async(url.as_str())).await.unwrap();
@@ -122,7 +122,7 @@ async fn a_bare_websocket_publishes_what_it_is_sent() {
 }
 
 #[tokio::test]
-async fn what_is_sent_right_behind_the_handshake_is_not_lost() {
+async fn message_right_after_handshake_is_kept() {
     let server = Server::start();
     let mut raw = Raw::connect(&server).await;
     let publish = json!({ "id": 1, "publish": { "channel": "early", "data": 7 } }).to_string();
@@ -142,9 +142,9 @@ async fn what_is_sent_right_behind_the_handshake_is_not_lost() {
 }
 
 #[tokio::test]
-async fn the_largest_binary_publication_fits_into_a_command() {
+async fn largest_binary_publication_fits_into_command() {
     let server = Server::start();
-    let mut reader = Reader::open(Way::Bare, &server, &Ask::one("large")).await;
+    let mut reader = Reader::open(ReaderKind::Bare, &server, &ReadOptions::one("large")).await;
     let mut session = Session::open(&server).await;
     let data = BASE64_STANDARD.encode(vec![0xfe; 1 << 20]);
     session.command("publish", json!({ "channel": "large", "data": data, "encoding": "base64" })).await.unwrap();
@@ -152,7 +152,7 @@ async fn the_largest_binary_publication_fits_into_a_command() {
 }
 
 #[tokio::test]
-async fn a_close_is_answered() {
+async fn close_frame_is_answered() {
     let server = Server::start();
     for (path, subprotocol) in [("/v1/channels/close", None), ("/v1/connect", Some(SUBPROTOCOL))] {
         let mut raw = Raw::upgrade(&server, path, subprotocol).await;
@@ -162,5 +162,5 @@ async fn a_close_is_answered() {
     server.await_presence("close", 0).await;
     let mut session = Session::open(&server).await;
     session.say_binary(vec![1, 2, 3]).await;
-    assert_eq!(within(session.hear()).await, Heard::Closed(Some(1003)), "a session speaks text");
+    assert_eq!(within(session.receive()).await, Received::Closed(Some(1003)), "a session speaks text");
 }

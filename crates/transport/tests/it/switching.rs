@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use crate::{
-    client::{Ask, Reader, Way},
+    client::{ReadOptions, Reader, ReaderKind},
     server::{Server, within},
 };
 
@@ -15,7 +15,7 @@ use crate::{
 const STAY: usize = 5;
 
 #[tokio::test]
-async fn nothing_is_lost_or_doubled_from_any_transport_to_any_other() {
+async fn resume_between_all_transports_is_exact() {
     let server = Server::start();
     let before = server.publish("switch", "0").await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -32,9 +32,10 @@ async fn nothing_is_lost_or_doubled_from_any_transport_to_any_other() {
         })
     };
     let (mut position, mut next) = (before, 1u64);
-    let pairs = Way::all().flat_map(|from| Way::all().filter(move |to| *to != from).map(move |to| [from, to]));
+    let pairs =
+        ReaderKind::all().flat_map(|from| ReaderKind::all().filter(move |to| *to != from).map(move |to| [from, to]));
     for way in pairs.flatten() {
-        let mut reader = Reader::open(way, &server, &Ask::one("switch").since(&position)).await;
+        let mut reader = Reader::open(way, &server, &ReadOptions::one("switch").since(&position)).await;
         for text in reader.texts(STAY).await {
             assert_eq!(text, next.to_string(), "{way:?} after {position}");
             next += 1;
@@ -43,15 +44,15 @@ async fn nothing_is_lost_or_doubled_from_any_transport_to_any_other() {
     }
     stop.store(true, SeqCst);
     let published = within(publisher).await.expect("a publisher without errors");
-    for way in Way::all() {
-        let mut reader = Reader::open(way, &server, &Ask::one("switch").since(&position)).await;
+    for way in ReaderKind::all() {
+        let mut reader = Reader::open(way, &server, &ReadOptions::one("switch").since(&position)).await;
         let rest: Vec<_> = (next..=published).map(|n| n.to_string()).collect();
         assert_eq!(reader.texts(rest.len()).await, rest, "{way:?}");
     }
 }
 
 #[tokio::test]
-async fn a_reader_that_connects_under_load_sees_each_publication_once() {
+async fn reader_joining_under_load_gets_each_publication_once() {
     let server = Server::start();
     server.publish("load", "0").await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -67,8 +68,8 @@ async fn a_reader_that_connects_under_load_sees_each_publication_once() {
     };
     for since in ["now", "earliest"] {
         for _ in 0..3 {
-            for way in Way::all() {
-                let mut reader = Reader::open(way, &server, &Ask::one("load").since(since)).await;
+            for way in ReaderKind::all() {
+                let mut reader = Reader::open(way, &server, &ReadOptions::one("load").since(since)).await;
                 let texts = reader.texts(30).await;
                 let first: u64 = texts[0].parse().expect("a number");
                 let expected: Vec<_> = (first..first + 30).map(|n| n.to_string()).collect();

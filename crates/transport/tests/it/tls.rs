@@ -41,7 +41,7 @@ async fn ask(stream: &mut TlsStream<TcpStream>) -> String {
 }
 
 #[tokio::test]
-async fn sessions_are_resumed_on_any_shard() {
+async fn tls_sessions_resume_on_every_shard() {
     let server = secured(|config| config.server.shards = 4);
     for versions in [[&rustls::version::TLS13], [&rustls::version::TLS12]] {
         let config = trusting_with(&versions, &["http/1.1"]);
@@ -58,7 +58,7 @@ async fn sessions_are_resumed_on_any_shard() {
 }
 
 #[tokio::test]
-async fn the_oldest_version_is_configured() {
+async fn oldest_tls_version_is_configurable() {
     let server = secured(|config| config.tls.min_version = "1.3".into());
     let old = trusting_with(&[&rustls::version::TLS12], &[]);
     assert!(connect(old, server.address).await.is_err());
@@ -66,7 +66,7 @@ async fn the_oldest_version_is_configured() {
 }
 
 #[tokio::test]
-async fn plain_http_is_told_where_to_go() {
+async fn plain_http_is_redirected_to_https() {
     let server = secured(|_| {});
     let mut stream = TcpStream::connect(server.address).await.expect("a connection");
     stream.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").await.expect("sent");
@@ -76,7 +76,7 @@ async fn plain_http_is_told_where_to_go() {
 }
 
 #[tokio::test]
-async fn who_does_not_finish_the_handshake_is_dropped_in_time() {
+async fn unfinished_handshake_times_out() {
     let server = secured(|config| {
         config.tls.handshake_timeout = Duration::from_millis(300);
         config.tls.handshakes_max = 4;
@@ -99,7 +99,7 @@ async fn who_does_not_finish_the_handshake_is_dropped_in_time() {
 }
 
 #[tokio::test]
-async fn more_handshakes_than_allowed_are_turned_away() {
+async fn concurrent_handshakes_are_limited() {
     let server = secured(|config| {
         config.tls.handshakes_max = 2;
         config.tls.handshake_timeout = Duration::from_secs(60);
@@ -118,7 +118,7 @@ async fn more_handshakes_than_allowed_are_turned_away() {
 
 /// A reader that pauses receives every publication once and in order, through whole and partial writes.
 #[tokio::test]
-async fn a_slow_reader_gets_every_byte_once_and_in_order() {
+async fn slow_tls_reader_gets_every_byte_in_order() {
     const COUNT: usize = 3000;
     for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
         let server = secured(|config| config.limits.message_bytes_max = 1 << 20);
@@ -165,7 +165,7 @@ async fn a_slow_reader_gets_every_byte_once_and_in_order() {
 
 /// Commands arrive in the same record as the upgrade, in many small records, and in one record that is split.
 #[tokio::test]
-async fn what_is_sent_early_or_in_pieces_is_read() {
+async fn early_and_split_tls_input_is_read() {
     let server = secured(|_| {});
     let mut stream = connect(trusting(&["http/1.1"]), server.address).await.expect("a handshake");
     let mut said = handshake("/v1/channels/early", None).into_bytes();
@@ -184,7 +184,7 @@ async fn what_is_sent_early_or_in_pieces_is_read() {
 }
 
 #[tokio::test]
-async fn a_close_is_a_proper_end() {
+async fn connection_ends_with_close_notify() {
     let server = secured(|_| {});
     let mut stream = connect(trusting(&["http/1.1"]), server.address).await.expect("a handshake");
     within(stream.write_all(handshake("/v1/channels/end", None).as_bytes())).await.expect("sent");
@@ -228,7 +228,7 @@ impl Ca {
 }
 
 #[tokio::test]
-async fn devices_show_certificates() {
+async fn devices_authenticate_by_certificate() {
     let (ours, others) = (Ca::new(), Ca::new());
     let works = async |config: ClientConfig, server: &Server| {
         // With TLS 1.3 a client learns only when it reads that the server refused its certificate.
@@ -251,7 +251,7 @@ async fn devices_show_certificates() {
 }
 
 #[tokio::test]
-async fn a_missing_or_foreign_file_is_named() {
+async fn unusable_certificate_file_is_named() {
     let (ca, mut config) = (Ca::new(), millrace_server::Config::default());
     config.server.listen = SocketAddr::from(([127, 0, 0, 1], 0));
     secure(&mut config);
@@ -262,5 +262,5 @@ async fn a_missing_or_foreign_file_is_named() {
     let mut config = good;
     config.tls.cert = ca.path();
     let error = millrace_server::start(config).err().expect("the key is another one's");
-    assert!(format!("{error:#}").contains("do not belong together"), "{error:#}");
+    assert!(format!("{error:#}").contains("do not match"), "{error:#}");
 }

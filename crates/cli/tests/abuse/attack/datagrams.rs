@@ -7,12 +7,12 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use crate::trial::Ground;
+use crate::trial::AttackContext;
 
 const PER_MS: usize = 20;
 
-pub async fn garbage(on: &Ground) {
-    let target = on.udp.expect("the server was started with --udp");
+pub async fn garbage(context: &AttackContext) {
+    let target = context.udp.expect("the server was started with --udp");
     let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
     let datagrams: [Vec<u8>; 8] = [
         Vec::new(),
@@ -32,7 +32,7 @@ pub async fn garbage(on: &Ground) {
         every_ms.tick().await;
         for datagram in next.by_ref().take(PER_MS) {
             if socket.send_to(datagram, target).await.is_ok() {
-                on.done(1);
+                context.done(1);
             }
         }
     }

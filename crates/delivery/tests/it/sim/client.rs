@@ -1,17 +1,13 @@
-//! Clients: what they subscribe to, how they resume, and how they check what they receive.
+//! State of one client: its subscriptions, the position of each channel, and what it expects.
 
 use std::collections::BTreeMap;
 
 use millrace_delivery::ConnId;
-use millrace_protocol::{ChannelName, Form, Pattern, Position, Since, session::Policy, session::Target};
-use serde_json::Value;
+use millrace_protocol::{ChannelName, Pattern, Position, Since, session::Policy};
 
 use super::{
-    event::Event,
-    reading::{Heard, Message, Reading, answer},
-    server::Command,
+    reading::Reading,
     truth::{At, Check},
-    world::{World, trace},
 };
 
 #[derive(Clone, PartialEq, Debug)]
@@ -21,35 +17,35 @@ pub enum Want {
 }
 
 pub struct Client {
-    wants: Vec<Want>,
-    policy: Policy,
+    pub wants: Vec<Want>,
+    pub policy: Policy,
     /// Position of each channel, by channel; survives every cut.
-    heard: BTreeMap<usize, At>,
+    pub heard: BTreeMap<usize, At>,
     /// The `time` of the last reply to each pattern, by want.
-    times: Vec<Option<u64>>,
-    link: Option<Link>,
-    connecting: bool,
+    pub times: Vec<Option<u64>>,
+    pub link: Option<Link>,
+    pub connecting: bool,
 }
 
-struct Link {
-    kind: LinkKind,
-    is_session: bool,
+pub struct Link {
+    pub kind: LinkKind,
+    pub is_session: bool,
     /// Subscription state, by want. Streams and polls are subscribed from the start.
-    subscribed: Vec<Sub>,
+    pub subscribed: Vec<Sub>,
     /// Commands without a reply: the want, and for `since=now` the channel's position when the command was sent.
-    asked: BTreeMap<u64, (usize, Option<Position>)>,
-    next_id: u64,
+    pub asked: BTreeMap<u64, (usize, Option<Position>)>,
+    pub next_id: u64,
     /// Position after which this link promises everything, for channels of which nothing was received yet, by channel.
-    promised: BTreeMap<usize, Position>,
+    pub promised: BTreeMap<usize, Position>,
 }
 
-enum LinkKind {
+pub enum LinkKind {
     Conn(ConnId, Reading),
     Poll(u64),
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Sub {
+pub enum Sub {
     Off,
     Asked,
     On,
@@ -71,7 +67,7 @@ impl Client {
         self.wants.iter().any(|want| matches!(want, Want::Pattern(pattern) if pattern.matches(name)))
     }
 
-    fn covers(&self, index: usize, channel: usize, name: &ChannelName) -> bool {
+    pub fn covers(&self, index: usize, channel: usize, name: &ChannelName) -> bool {
         match &self.wants[index] {
             Want::Channel(wanted) => *wanted == channel,
             Want::Pattern(pattern) => pattern.matches(name.as_str()),
@@ -79,7 +75,7 @@ impl Client {
     }
 
     /// Returns whether the client expects messages of this channel now.
-    fn expects(&self, channel: usize, name: &ChannelName) -> bool {
+    pub fn expects(&self, channel: usize, name: &ChannelName) -> bool {
         let Some(link) = &self.link else { return false };
         (0..self.wants.len()).any(|i| link.subscribed[i] != Sub::Off && self.covers(i, channel, name))
     }
@@ -94,12 +90,12 @@ impl Client {
         }
     }
 
-    fn stands(&self, channel: usize) -> Option<At> {
+    pub fn stands(&self, channel: usize) -> Option<At> {
         let promised = self.link.as_ref().and_then(|link| link.promised.get(&channel));
         self.heard.get(&channel).copied().or(promised.map(|at| At::AtMost(*at)))
     }
 
-    fn since(&self, channel: usize) -> Since {
+    pub fn since(&self, channel: usize) -> Since {
         match self.heard.get(&channel) {
             Some(At::Known(at)) => Since::Position(*at),
             Some(At::AtMost(_)) => self.time().map_or(Since::Now, Since::Time),
@@ -109,349 +105,7 @@ impl Client {
 
     /// Returns the time from which the patterns promise every publication. Of overlapping subscriptions, the first one
     /// attached decides where a channel starts.
-    fn time(&self) -> Option<u64> {
+    pub fn time(&self) -> Option<u64> {
         self.times.iter().flatten().min().copied()
-    }
-}
-
-impl World {
-    pub fn connect(&mut self, index: usize) -> Check {
-        let client = &mut self.clients[index];
-        client.connecting = false;
-        if client.link.is_some() {
-            return Ok(());
-        }
-        let policy = client.policy;
-        let channels: Vec<usize> =
-            client.wants.iter().filter_map(|w| if let Want::Channel(c) = w { Some(*c) } else { None }).collect();
-        let by_name = channels.len() == client.wants.len();
-        let reads: Vec<_> = channels.iter().map(|c| (*c, client.since(*c))).collect();
-        let forms = match (by_name, channels.len()) {
-            (false, _) => vec![Some(Form::Session)],
-            (true, 1) => vec![
-                None,
-                Some(Form::Bare),
-                Some(Form::Session),
-                Some(Form::Sse),
-                Some(Form::SseMany),
-                Some(Form::Ndjson),
-                Some(Form::NdjsonMany),
-            ],
-            (true, _) => vec![None, Some(Form::Session), Some(Form::SseMany), Some(Form::NdjsonMany)],
-        };
-        let form = self.dice.pick(&forms);
-        trace!(self, "client {index} connects by {form:?} from {reads:?}");
-        let wants = self.clients[index].wants.len();
-        let link = |kind, sub| Link {
-            kind,
-            is_session: form == Some(Form::Session),
-            subscribed: vec![sub; wants],
-            asked: BTreeMap::new(),
-            next_id: 1,
-            promised: BTreeMap::new(),
-        };
-        match form {
-            None => {
-                let many = channels.len() > 1 || self.dice.percent(30);
-                let poll = self.start_poll(index, reads, many, policy)?;
-                self.clients[index].link = Some(link(LinkKind::Poll(poll), Sub::On));
-            }
-            Some(Form::Session) => {
-                let conn = self.open_session(index)?;
-                let kind = LinkKind::Conn(conn, Reading::new(Form::Session));
-                self.clients[index].link = Some(link(kind, Sub::Off));
-                (0..wants).for_each(|want| self.subscribe(index, want));
-                if self.rough && self.dice.percent(50) {
-                    let after = self.dice.between(10, 400);
-                    self.schedule(after, Event::Act { client: index });
-                }
-            }
-            Some(form) => {
-                let conn = self.open_stream(index, form, reads, policy)?;
-                self.clients[index].link = Some(link(LinkKind::Conn(conn, Reading::new(form)), Sub::On));
-            }
-        }
-        if self.rough && self.dice.percent(60) {
-            let after = self.dice.between(1, 800);
-            self.schedule(after, Event::Cut { client: index });
-        }
-        Ok(())
-    }
-
-    /// Records that this client must not lose any later publication on these channels.
-    pub fn promise(&mut self, index: usize, of: impl Fn(&str) -> bool) {
-        let client = &mut self.clients[index];
-        let Some(link) = &mut client.link else { return };
-        for (channel, name) in self.names.iter().enumerate() {
-            if of(name.as_str()) && !client.heard.contains_key(&channel) {
-                link.promised.entry(channel).or_insert(self.truth.top(channel));
-            }
-        }
-    }
-
-    /// Records the start of a poll without `since`: the moment at which its history is read. A poll that was cut makes
-    /// no promise to the next one.
-    pub fn promise_now(&mut self, index: usize, poll: u64, channel: usize) {
-        let is_it = |link: &&mut Link| matches!(link.kind, LinkKind::Poll(id) if id == poll);
-        if let Some(link) = self.clients[index].link.as_mut().filter(is_it) {
-            link.promised.insert(channel, self.truth.top(channel));
-        }
-    }
-
-    fn subscribe(&mut self, index: usize, want: usize) {
-        let client = &self.clients[index];
-        let policy = client.policy;
-        let (command, floor) = match &client.wants[want] {
-            Want::Channel(channel) => {
-                let since = client.since(*channel);
-                let floor = (since == Since::Now).then(|| self.truth.top(*channel));
-                (Command::Subscribe { channel: *channel, since, policy }, floor)
-            }
-            Want::Pattern(pattern) => {
-                let known = client
-                    .heard
-                    .iter()
-                    .filter_map(|(c, at)| if let At::Known(at) = at { Some((*c, *at)) } else { None });
-                let positions = known.filter(|(c, _)| pattern.matches(self.names[*c].as_str())).collect();
-                let since = client.time();
-                (Command::SubscribePattern { pattern: pattern.clone(), since, positions, policy }, None)
-            }
-        };
-        self.say(index, want, Sub::Asked, command, floor);
-    }
-
-    fn say(&mut self, index: usize, want: usize, sub: Sub, command: Command, floor: Option<Position>) {
-        let Some(link) = &mut self.clients[index].link else { return };
-        let LinkKind::Conn(conn, ..) = link.kind else { return };
-        link.subscribed[want] = sub;
-        let id = link.next_id;
-        link.next_id += 1;
-        link.asked.insert(id, (want, floor));
-        let after = self.delay(10);
-        self.schedule(after, Event::Command { life: self.life, client: index, conn, id, command });
-    }
-
-    /// Makes a session unsubscribe one of its wants, or subscribe to it again.
-    pub fn act(&mut self, index: usize) {
-        let client = &self.clients[index];
-        let Some(link) = client.link.as_ref().filter(|link| link.is_session) else { return };
-        let off: Vec<_> = (0..client.wants.len()).filter(|want| link.subscribed[*want] == Sub::Off).collect();
-        if !off.is_empty() {
-            off.into_iter().for_each(|want| self.subscribe(index, want));
-        } else if self.rough && link.subscribed.iter().all(|sub| *sub == Sub::On) {
-            let want = self.dice.index(client.wants.len());
-            let target = match &self.clients[index].wants[want] {
-                Want::Channel(channel) => Target::Channel(self.names[*channel].clone()),
-                Want::Pattern(pattern) => Target::Pattern(pattern.clone()),
-            };
-            trace!(self, "client {index} leaves {target:?}");
-            self.counts.leaves += 1;
-            self.say(index, want, Sub::Leaving, Command::Unsubscribe { target }, None);
-        }
-    }
-
-    /// Breaks the link. Bytes in flight are lost, and the server learns of the cut some time later.
-    pub fn cut(&mut self, index: usize) {
-        let Some(link) = self.clients[index].link.take() else { return };
-        trace!(self, "client {index} is cut");
-        self.counts.cuts += 1;
-        let life = self.life;
-        let after = self.delay(200);
-        match link.kind {
-            LinkKind::Conn(conn, ..) => {
-                self.wires.cut(conn);
-                self.schedule(after, Event::Disconnect { life, conn });
-            }
-            LinkKind::Poll(poll) => self.schedule(after, Event::Forget { life, poll }),
-        }
-        self.come_back(index);
-    }
-
-    fn come_back(&mut self, index: usize) {
-        self.clients[index].link = None;
-        if !self.clients[index].connecting {
-            self.clients[index].connecting = true;
-            let after = self.dice.between(0, 100);
-            self.schedule(after, Event::Connect { client: index });
-        }
-    }
-
-    /// Disconnects the client for good.
-    pub fn hang_up(&mut self, index: usize) -> Check {
-        match self.clients[index].link.take().map(|link| link.kind) {
-            Some(LinkKind::Conn(conn, ..)) => {
-                self.hub.disconnect(conn);
-            }
-            Some(LinkKind::Poll(poll)) => self.forget_poll(poll)?,
-            None => {}
-        }
-        Ok(())
-    }
-
-    pub fn receive(&mut self, conn: ConnId) -> Check {
-        let Some(index) = self.wires.client(conn) else { return Ok(()) };
-        let part = !self.rough || self.dice.percent(70);
-        let dice = &mut self.dice;
-        let (bytes, end) =
-            self.wires.receive(conn, |len| if part { len } else { dice.between(0, len as u64) as usize });
-        let mine = |link: &Link| matches!(link.kind, LinkKind::Conn(other, ..) if other == conn);
-        if !self.clients[index].link.as_ref().is_some_and(mine) {
-            return Ok(());
-        }
-        let mut all = Vec::new();
-        if let Some(Link { kind: LinkKind::Conn(_, reading), .. }) = &mut self.clients[index].link {
-            let fed = reading.feed(&bytes, |heard| {
-                all.push(heard);
-                Ok(())
-            });
-            fed.map_err(|why| format!("client {index}: {why}"))?;
-        }
-        for heard in all {
-            self.hear(index, heard).map_err(|why| format!("client {index}: {why}"))?;
-        }
-        if end {
-            self.wires.forget(conn);
-            self.come_back(index);
-        }
-        self.drain().map(|_| ())
-    }
-
-    pub fn answered(&mut self, index: usize, poll: u64, body: &[u8]) -> Check {
-        let mine = |link: &Link| matches!(link.kind, LinkKind::Poll(other) if other == poll);
-        if !self.clients[index].link.as_ref().is_some_and(mine) {
-            return Ok(());
-        }
-        answer(body, |heard| self.hear(index, heard))
-            .map_err(|why| format!("client {index}: {why} in {:.300}", String::from_utf8_lossy(body)))?;
-        self.come_back(index);
-        Ok(())
-    }
-
-    fn hear(&mut self, index: usize, heard: Heard) -> Check {
-        match heard {
-            Heard::Nothing => {}
-            Heard::Ping => self.pong(index),
-            Heard::Reply { id, result } => self.hear_reply(index, id, result)?,
-            Heard::Message(message) => self.hear_message(index, &message)?,
-            Heard::Gap { channel, from, to } => {
-                let channel = self.expected(index, channel.as_deref())?;
-                trace!(self, "client {index} hears of a gap in {} from {from:?} to {to}", self.names[channel]);
-                self.counts.gaps += 1;
-                let at = self.stands(index, channel)?;
-                let at = self.truth.hear_gap(channel, at, self.clients[index].policy, from, to, self.now_ms)?;
-                self.clients[index].heard.insert(channel, at);
-            }
-            Heard::Positions(list) => {
-                for (name, at) in list {
-                    self.hear_position(index, name.as_deref(), at)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn pong(&mut self, index: usize) {
-        let Some(Link { kind: LinkKind::Conn(conn, ..), .. }) = &self.clients[index].link else { return };
-        let conn = *conn;
-        self.counts.pings += 1;
-        let after = self.delay(10);
-        self.schedule(after, Event::Heard { life: self.life, conn });
-    }
-
-    fn hear_message(&mut self, index: usize, message: &Message) -> Check {
-        let channel = self.expected(index, message.channel.as_deref())?;
-        let at = self.stands(index, channel)?;
-        let position = message.position.map_or_else(|| message.stamp(), Ok)?;
-        trace!(self, "client {index} hears {} {position}", self.names[channel]);
-        if !message.is(self.truth.publication(channel, position)?) {
-            return Err(format!("not what was published at {position}: {message:?}"));
-        }
-        let at = self.truth.hear_message(channel, at, self.clients[index].policy, position, self.now_ms)?;
-        self.clients[index].heard.insert(channel, at);
-        self.counts.messages += 1;
-        Ok(())
-    }
-
-    /// Handles the start position of a stream or the end position of an answer. A client with a known position keeps
-    /// it, because a gap may follow.
-    fn hear_position(&mut self, index: usize, name: Option<&str>, to: Position) -> Check {
-        let channel = self.expected(index, name)?;
-        let at = match self.stands(index, channel) {
-            Ok(at) => self.truth.hear_position(channel, at, self.clients[index].policy, to, self.now_ms)?,
-            Err(_) => At::Known(to),
-        };
-        self.clients[index].heard.insert(channel, at);
-        Ok(())
-    }
-
-    fn hear_reply(&mut self, index: usize, id: u64, result: Result<Value, String>) -> Check {
-        let Some(link) = &mut self.clients[index].link else { return Ok(()) };
-        let Some((want, floor)) = link.asked.remove(&id) else {
-            return Err(format!("a reply to {id}, which nobody asked"));
-        };
-        trace!(self, "client {index} hears the reply {result:?}");
-        let client = &mut self.clients[index];
-        let Some(link) = &mut client.link else { return Ok(()) };
-        if link.subscribed[want] == Sub::Leaving {
-            result?;
-            link.subscribed[want] = Sub::Off;
-            let after = self.dice.between(0, 200);
-            self.schedule(after, Event::Act { client: index });
-            return Ok(());
-        }
-        let by_pattern = matches!(&client.wants[want], Want::Channel(c) if client.wants.iter().any(|other| {
-            matches!(other, Want::Pattern(pattern) if pattern.matches(self.names[*c].as_str()))
-        }));
-        let ok = match result {
-            Err(code) if code == "already_subscribed" && by_pattern => {
-                link.subscribed[want] = Sub::Off;
-                return Ok(());
-            }
-            result => result?,
-        };
-        link.subscribed[want] = Sub::On;
-        match &client.wants[want] {
-            Want::Channel(channel) => {
-                let position: Position = ok["position"].as_str().unwrap_or("").parse().map_err(|e| format!("{e}"))?;
-                let is_known = matches!(client.heard.get(channel), Some(At::Known(_)));
-                if let Some(floor) = floor.filter(|_| !is_known) {
-                    if !self.truth.is_up_to(*channel, floor, position)? {
-                        return Err(format!("asked for what comes after {floor}, subscribed at {position}"));
-                    }
-                    link.promised.remove(channel);
-                    client.heard.insert(*channel, At::Known(position));
-                }
-            }
-            Want::Pattern(pattern) => {
-                client.times[want] = ok["time"].as_u64();
-                for (channel, at) in std::mem::take(&mut link.promised) {
-                    if pattern.matches(self.names[channel].as_str()) {
-                        client.heard.entry(channel).or_insert(At::AtMost(at));
-                    } else {
-                        link.promised.insert(channel, at);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn stands(&self, index: usize, channel: usize) -> Check<At> {
-        let at = self.clients[index].stands(channel);
-        at.ok_or_else(|| format!("a message of {} before its start was told", self.names[channel]))
-    }
-
-    /// Returns the named channel, or the only one. Errors: the client does not read that channel now.
-    fn expected(&self, index: usize, name: Option<&str>) -> Check<usize> {
-        let client = &self.clients[index];
-        let channel = match (name, client.wants.as_slice()) {
-            (Some(name), _) => self.channel(name)?,
-            (None, [Want::Channel(channel)]) => *channel,
-            (None, _) => return Err("a message that does not name its channel".into()),
-        };
-        if !client.expects(channel, &self.names[channel]) {
-            return Err(format!("a message of {}, which it does not read", self.names[channel]));
-        }
-        Ok(channel)
     }
 }

@@ -3,7 +3,7 @@
 use millrace_delivery::{ChannelKey, ConnId, Page, ReadTicket};
 use millrace_protocol::{Epoch, Position, Publication, Since, session::Policy};
 
-use super::server::Command;
+use super::request::Command;
 
 /// Something that happens. `life` is the life of the server in which it was caused: after a restart, an event of an
 /// earlier life has no effect.
@@ -46,7 +46,7 @@ pub enum Event {
         life: u32,
         conn: ConnId,
     },
-    Heard {
+    Received {
         life: u32,
         conn: ConnId,
     },

@@ -1,9 +1,9 @@
 //! Simulates a server that fails around a hub that must not fail. Everything runs on a virtual clock and from one seed.
 //!
 //! A world has an engine with short histories and a mailbox that delays and loses entries. Its sockets accept a few
-//! bytes at a time and block. Its clients use every form and both policies. They are cut at any byte and resume from
-//! their position, often in another form. In some worlds the total size of all logs is limited to almost nothing. The
-//! server restarts and the engine loses its data.
+//! bytes at a time and block. Its clients use every encoding and both policies. They are cut at any byte and resume
+//! from their position, often in another encoding. In some worlds the total size of all logs is limited to almost
+//! nothing. The server restarts and the engine loses its data.
 //!
 //! Each client parses its bytes as a real client does, and checks what it receives. With `every`, it must receive each
 //! offset once and in order, or an explicit gap that names its position and no publication that the history still
@@ -14,9 +14,12 @@
 //! `MILLRACE_SIM_SEED=N` replays one seed with a trace; `MILLRACE_SIM_SEEDS=N` runs `N` seeds.
 
 mod client;
+mod clients;
+mod counts;
 mod dice;
 mod event;
 mod reading;
+mod request;
 mod server;
 mod truth;
 mod wires;
@@ -24,45 +27,9 @@ mod world;
 
 use std::{env, panic, thread};
 
+use counts::{Breakage, Counts};
 use truth::Check;
 use world::World;
-
-/// How often each event happened. A run without these events proves nothing.
-#[derive(Default, Debug, Clone, Copy)]
-pub struct Counts {
-    publications: u64,
-    deliveries: u64,
-    lost: u64,
-    moved: u64,
-    messages: u64,
-    gaps: u64,
-    lapses: u64,
-    full: u64,
-    pages: u64,
-    blocked: u64,
-    pings: u64,
-    cuts: u64,
-    leaves: u64,
-    restarts: u64,
-    epochs: u64,
-    jobs: u64,
-    polls: u64,
-    broken: u64,
-}
-
-/// Deliberate defect of the world, to check that the simulation detects it.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Breakage {
-    None,
-    /// A wire accepts bytes and loses some of them.
-    DroppedBytes,
-    /// A page of history omits a publication.
-    PageWithHole,
-    /// History does not report the publications that it no longer holds.
-    SilentGap,
-    /// Long polls are never woken, and never time out.
-    LostWake,
-}
 
 fn run(seed: u64, breakage: Breakage, trace: bool) -> (Check, Counts) {
     let mut world = World::new(seed, breakage, trace);
@@ -94,36 +61,6 @@ fn run_all(seeds: u64) -> (Vec<(u64, String)>, Counts) {
     let mut sum = even.1;
     sum.add(&odd.1);
     (even.0.into_iter().chain(odd.0).collect(), sum)
-}
-
-impl Counts {
-    fn all(&mut self) -> [(&'static str, &mut u64); 18] {
-        [
-            ("publications", &mut self.publications),
-            ("deliveries", &mut self.deliveries),
-            ("lost on the way", &mut self.lost),
-            ("losses noticed", &mut self.moved),
-            ("messages", &mut self.messages),
-            ("gaps", &mut self.gaps),
-            ("lapses", &mut self.lapses),
-            ("full logs", &mut self.full),
-            ("pages", &mut self.pages),
-            ("blocked writes", &mut self.blocked),
-            ("pings", &mut self.pings),
-            ("cuts", &mut self.cuts),
-            ("leaves", &mut self.leaves),
-            ("restarts", &mut self.restarts),
-            ("epochs", &mut self.epochs),
-            ("subscriptions", &mut self.jobs),
-            ("polls", &mut self.polls),
-            ("broken", &mut self.broken),
-        ]
-    }
-
-    fn add(&mut self, other: &Counts) {
-        let mut other = *other;
-        self.all().into_iter().zip(other.all()).for_each(|((_, sum), (_, count))| *sum += *count);
-    }
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -158,7 +95,7 @@ fn ten_thousand_seeds() {
 /// Checks the simulation itself: most runs that a defect affects must detect it. A run may miss the defect if the
 /// affected client is cut before it notices.
 #[test]
-fn broken_worlds_are_noticed() {
+fn deliberate_defects_are_detected() {
     for (breakage, least_percent) in [
         (Breakage::DroppedBytes, 90),
         (Breakage::PageWithHole, 90),

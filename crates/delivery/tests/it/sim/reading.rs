@@ -1,16 +1,16 @@
-//! Parses bytes into received items as a client of each form does: strictly, and however the bytes are split.
+//! Parses bytes into received items as a client of each encoding does: strictly, and however the bytes are split.
 
 use std::collections::BTreeMap;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use millrace_protocol::{Form, Kind, Position, Publication};
+use millrace_protocol::{Encoding, Kind, Position, Publication};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use super::truth::Check;
 
 #[derive(Debug)]
-pub enum Heard {
+pub enum Received {
     /// Current positions of the stream: of its only channel (no name), or of each channel.
     Positions(Vec<(Option<String>, Position)>),
     Message(Message),
@@ -76,7 +76,7 @@ struct Words<'a> {
 
 /// Parser of a client: holds the bytes that have not arrived completely.
 pub struct Reading {
-    form: Form,
+    encoding: Encoding,
     in_header: bool,
     rest: Vec<u8>,
     event: Event,
@@ -91,11 +91,11 @@ struct Event {
 }
 
 impl Reading {
-    pub fn new(form: Form) -> Self {
-        Self { form, in_header: true, rest: Vec::new(), event: Event::default() }
+    pub fn new(encoding: Encoding) -> Self {
+        Self { encoding, in_header: true, rest: Vec::new(), event: Event::default() }
     }
 
-    pub fn feed(&mut self, bytes: &[u8], mut on: impl FnMut(Heard) -> Check) -> Check {
+    pub fn feed(&mut self, bytes: &[u8], mut on: impl FnMut(Received) -> Check) -> Check {
         self.rest.extend_from_slice(bytes);
         let rest = std::mem::take(&mut self.rest);
         let mut at = 0;
@@ -108,7 +108,7 @@ impl Reading {
     }
 
     /// Parses one frame, line or header and returns its length; `None` while it is incomplete.
-    fn take(&mut self, bytes: &[u8]) -> Check<Option<(usize, Heard)>> {
+    fn take(&mut self, bytes: &[u8]) -> Check<Option<(usize, Received)>> {
         if self.in_header {
             let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
             self.in_header = false;
@@ -116,34 +116,34 @@ impl Reading {
             let position = header.lines().find_map(|line| line.strip_prefix("Millrace-Position: "));
             return Ok(Some((
                 end + 4,
-                position.map_or(Ok(Heard::Nothing), |list| positions(list).map(Heard::Positions))?,
+                position.map_or(Ok(Received::Nothing), |list| positions(list).map(Received::Positions))?,
             )));
         }
-        if self.form.is_websocket() {
+        if self.encoding.is_websocket() {
             let Some((opcode, payload, len)) = websocket_frame(bytes)? else { return Ok(None) };
             return Ok(Some((len, self.websocket(opcode, payload)?)));
         }
         let Some(end) = bytes.iter().position(|&b| b == b'\n') else { return Ok(None) };
         let line = std::str::from_utf8(&bytes[..end]).map_err(|e| e.to_string())?;
-        let sse = matches!(self.form, Form::Sse | Form::SseMany);
+        let sse = matches!(self.encoding, Encoding::Sse | Encoding::SseMany);
         let heard = if sse { self.sse_line(line)? } else { json_line(line)? };
         Ok(Some((end + 1, heard)))
     }
 
-    fn websocket(&self, opcode: u8, payload: &[u8]) -> Check<Heard> {
-        match (opcode, self.form) {
-            (9, _) => Ok(Heard::Ping),
-            (8, Form::Bare) => {
+    fn websocket(&self, opcode: u8, payload: &[u8]) -> Check<Received> {
+        match (opcode, self.encoding) {
+            (9, _) => Ok(Received::Ping),
+            (8, Encoding::Bare) => {
                 let code = payload.get(..2).map(|code| u16::from_be_bytes([code[0], code[1]]));
                 let reason = String::from_utf8_lossy(payload.get(2..).unwrap_or_default()).into_owned();
                 if code != Some(4000) {
                     return Err(format!("closed with {code:?} {reason}"));
                 }
-                Ok(Heard::Gap { channel: None, from: None, to: position(&reason)? })
+                Ok(Received::Gap { channel: None, from: None, to: position(&reason)? })
             }
-            (1 | 2, Form::Bare) => {
+            (1 | 2, Encoding::Bare) => {
                 let body = Body::Bare { binary: opcode == 2, data: payload.to_vec() };
-                Ok(Heard::Message(Message { channel: None, position: None, body, envelope: None }))
+                Ok(Received::Message(Message { channel: None, position: None, body, envelope: None }))
             }
             (1, _) => json_line(std::str::from_utf8(payload).map_err(|e| e.to_string())?),
             _ => Err(format!("a frame with opcode {opcode}: {}", String::from_utf8_lossy(payload))),
@@ -151,9 +151,9 @@ impl Reading {
     }
 
     /// Parses one line of an event stream. Source: HTML Living Standard, "Interpreting an event stream".
-    fn sse_line(&mut self, line: &str) -> Check<Heard> {
+    fn sse_line(&mut self, line: &str) -> Check<Received> {
         if line.is_empty() {
-            return std::mem::take(&mut self.event).dispatch(self.form);
+            return std::mem::take(&mut self.event).dispatch(self.encoding);
         }
         let (field, value) = line.split_once(':').ok_or_else(|| format!("not a field: {line}"))?;
         let value = value.strip_prefix(' ').unwrap_or(value);
@@ -170,32 +170,32 @@ impl Reading {
             },
             _ => return Err(format!("an unknown field: {line}")),
         }
-        Ok(Heard::Nothing)
+        Ok(Received::Nothing)
     }
 }
 
 impl Event {
-    fn dispatch(self, form: Form) -> Check<Heard> {
+    fn dispatch(self, encoding: Encoding) -> Check<Received> {
         let id = self.id.as_deref().map(positions).transpose()?;
         let Some(data) = self.data else {
-            return Ok(id.map_or(Heard::Nothing, Heard::Positions));
+            return Ok(id.map_or(Received::Nothing, Received::Positions));
         };
-        match (self.name.as_str(), form) {
-            ("drain", _) => Ok(Heard::Nothing),
+        match (self.name.as_str(), encoding) {
+            ("drain", _) => Ok(Received::Nothing),
             ("gap", _) => {
                 let words: Words<'_> = serde_json::from_str(&data).map_err(|e| format!("{e}: {data}"))?;
-                let Heard::Gap { channel, from, to } = words.gap()? else { return Err(data) };
+                let Received::Gap { channel, from, to } = words.gap()? else { return Err(data) };
                 check_id(&id, &channel, to)?;
-                Ok(Heard::Gap { channel, from, to })
+                Ok(Received::Gap { channel, from, to })
             }
-            ("", Form::Sse) => {
+            ("", Encoding::Sse) => {
                 let position = id.and_then(|id| id.first().map(|id| id.1)).ok_or("an event without an id")?;
                 let body = Body::Lines(data);
-                Ok(Heard::Message(Message { channel: None, position: Some(position), body, envelope: None }))
+                Ok(Received::Message(Message { channel: None, position: Some(position), body, envelope: None }))
             }
             ("", _) => {
                 let heard = json_line(&data)?;
-                let Heard::Message(message) = &heard else { return Err(format!("not a message: {data}")) };
+                let Received::Message(message) = &heard else { return Err(format!("not a message: {data}")) };
                 check_id(&id, &message.channel, message.position.ok_or("a message without a position")?)?;
                 Ok(heard)
             }
@@ -213,16 +213,16 @@ fn check_id(id: &Option<Vec<(Option<String>, Position)>>, channel: &Option<Strin
     }
 }
 
-fn json_line(line: &str) -> Check<Heard> {
+fn json_line(line: &str) -> Check<Received> {
     if line.is_empty() {
-        return Ok(Heard::Nothing);
+        return Ok(Received::Nothing);
     }
     let words: Words<'_> = serde_json::from_str(line).map_err(|e| format!("{e}: {line}"))?;
     words.heard()
 }
 
 /// Parses the body of a JSON answer: gaps first, then messages, then the positions from which to resume.
-pub fn answer(body: &[u8], mut on: impl FnMut(Heard) -> Check) -> Check {
+pub fn answer(body: &[u8], mut on: impl FnMut(Received) -> Check) -> Check {
     let words: Words<'_> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
     if words.more == Some(false) {
         return Err("an answer says `more` only if there is more".into());
@@ -240,27 +240,29 @@ pub fn answer(body: &[u8], mut on: impl FnMut(Heard) -> Check) -> Check {
     for message in words.messages.ok_or("an answer without messages")? {
         on(message.message()?)?;
     }
-    on(Heard::Positions(ends))
+    on(Received::Positions(ends))
 }
 
 impl Words<'_> {
-    fn heard(self) -> Check<Heard> {
+    fn heard(self) -> Check<Received> {
         match self.push {
             Some("message") => self.message(),
             Some("gap") => self.gap(),
-            Some("connected") if self.ping_ms.is_some() && self.message_bytes_max.is_some() => Ok(Heard::Nothing),
-            Some("drain") if self.after_ms.is_some() => Ok(Heard::Nothing),
+            Some("connected") if self.ping_ms.is_some() && self.message_bytes_max.is_some() => Ok(Received::Nothing),
+            Some("drain") if self.after_ms.is_some() => Ok(Received::Nothing),
             Some(push) => Err(format!("an unexpected push: {push}")),
             None => match (self.id, self.ok, self.error) {
-                (Some(id), Some(ok), None) => Ok(Heard::Reply { id, result: Ok(ok) }),
+                (Some(id), Some(ok), None) => Ok(Received::Reply { id, result: Ok(ok) }),
                 (Some(id), None, Some(error)) => {
-                    Ok(Heard::Reply { id, result: Err(error["code"].as_str().unwrap_or("").into()) })
+                    Ok(Received::Reply { id, result: Err(error["code"].as_str().unwrap_or("").into()) })
                 }
-                (None, None, None) if self.drain.is_some() => Ok(Heard::Nothing),
+                (None, None, None) if self.drain.is_some() => Ok(Received::Nothing),
                 (None, None, None) if self.gap.is_some() => self.gap.map_or(Err(String::new()), |gap| gap.gap()),
                 (None, None, None) if self.positions.is_some() => {
                     let list = self.positions.into_iter().flatten();
-                    list.map(|(name, at)| Ok((Some(name), position(&at)?))).collect::<Check<_>>().map(Heard::Positions)
+                    list.map(|(name, at)| Ok((Some(name), position(&at)?)))
+                        .collect::<Check<_>>()
+                        .map(Received::Positions)
                 }
                 (None, None, None) => {
                     Words { id: None, ok: None, error: None, gap: None, positions: None, ..self }.message()
@@ -270,22 +272,22 @@ impl Words<'_> {
         }
     }
 
-    fn message(self) -> Check<Heard> {
+    fn message(self) -> Check<Received> {
         let data = self.data.ok_or("a message without data")?.get().to_owned();
         let body = Body::Raw { data, base64: self.encoding.is_some() };
         let position = Some(position(self.position.ok_or("a message without a position")?)?);
         let envelope = Some((self.time.ok_or("a message without a time")?, self.key));
-        Ok(Heard::Message(Message { channel: self.channel, position, body, envelope }))
+        Ok(Received::Message(Message { channel: self.channel, position, body, envelope }))
     }
 
-    fn gap(self) -> Check<Heard> {
+    fn gap(self) -> Check<Received> {
         let from = Some(position(self.from.ok_or("a gap without its start")?)?);
-        Ok(Heard::Gap { channel: self.channel, from, to: position(self.to.ok_or("a gap without its end")?)? })
+        Ok(Received::Gap { channel: self.channel, from, to: position(self.to.ok_or("a gap without its end")?)? })
     }
 }
 
 impl Message {
-    /// Returns the position in the payload, for forms that do not carry the position.
+    /// Returns the position in the payload, for encodings that do not carry the position.
     pub fn stamp(&self) -> Check<Position> {
         let Body::Bare { data, .. } = &self.body else { return Err("only bare payloads need a stamp".into()) };
         let text = String::from_utf8_lossy(data);

@@ -2,64 +2,33 @@
 
 use millrace_delivery::{ConnId, Page, WaiterId};
 use millrace_protocol::{
-    ChannelName, Code, Error, Form, Pattern, Position, Since, form::Envelope, session, session::Policy,
-    session::Target, websocket,
+    ChannelName, Code, Encoding, Error, Pattern, Since, encoding::Envelope, session, session::Policy, websocket,
 };
 use serde_json::{Value, json};
 
 use super::{
     event::{Asker, Event},
+    request::{Command, Job, Kind, Poll},
     truth::Check,
     world::{World, trace},
 };
 
-/// Decoded command of a client to a session.
-pub enum Command {
-    Subscribe { channel: usize, since: Since, policy: Policy },
-    SubscribePattern { pattern: Pattern, since: Option<u64>, positions: Vec<(usize, Position)>, policy: Policy },
-    Unsubscribe { target: Target },
-}
-
-/// A subscription whose first pages are being read.
-pub struct Job {
-    conn: ConnId,
-    kind: Kind,
-    policy: Policy,
-    reads: Vec<(usize, Option<Page>)>,
-}
-
-enum Kind {
-    Stream { form: Form },
-    Named { id: u64 },
-    Pattern { id: u64, pattern: Pattern, time_ms: u64 },
-}
-
-/// One long poll.
-pub struct Poll {
-    client: usize,
-    policy: Policy,
-    /// Number of the current round. It rises with every wake-up, and pages of an earlier round are ignored.
-    round: u32,
-    many: bool,
-    reads: Vec<(usize, Since, Option<Page>)>,
-}
-
 impl World {
-    /// Opens a connection of this form. The first bytes follow when the pages of the connection have been read.
+    /// Opens a connection of this encoding. The first bytes follow when the pages of the connection have been read.
     pub fn open_stream(
         &mut self,
         client: usize,
-        form: Form,
+        encoding: Encoding,
         reads: Vec<(usize, Since)>,
         policy: Policy,
     ) -> Check<ConnId> {
-        let conn = self.open(client, form);
-        self.start_job(conn, Kind::Stream { form }, policy, reads)?;
+        let conn = self.open(client, encoding);
+        self.start_job(conn, Kind::Stream { encoding }, policy, reads)?;
         Ok(conn)
     }
 
     pub fn open_session(&mut self, client: usize) -> Check<ConnId> {
-        let conn = self.open(client, Form::Session);
+        let conn = self.open(client, Encoding::Session);
         let mut hello = b"HTTP/1.1 101 Switching Protocols\r\n\r\n".to_vec();
         let connected = session::encode_connected(25_000, 1 << 20, self.now_ms, None, None);
         websocket::encode(&mut hello, websocket::TEXT, connected.as_bytes());
@@ -68,8 +37,8 @@ impl World {
         Ok(conn)
     }
 
-    fn open(&mut self, client: usize, form: Form) -> ConnId {
-        let conn = self.hub.connect(form);
+    fn open(&mut self, client: usize, encoding: Encoding) -> ConnId {
+        let conn = self.hub.connect(encoding);
         let capacity = self.capacity();
         self.wires.open(conn, client, capacity);
         conn
@@ -136,14 +105,14 @@ impl World {
         let pages: Vec<(usize, Page)> =
             reads.into_iter().filter_map(|(channel, page)| Some((channel, page?))).collect();
         match kind {
-            Kind::Stream { form } => self.finish_stream(conn, form, policy, pages),
+            Kind::Stream { encoding } => self.finish_stream(conn, encoding, policy, pages),
             Kind::Named { id } => self.finish_named(conn, id, policy, pages),
             Kind::Pattern { id, pattern, time_ms } => self.finish_pattern(conn, id, &pattern, time_ms, pages),
         }
     }
 
-    fn finish_stream(&mut self, conn: ConnId, form: Form, policy: Policy, pages: Vec<(usize, Page)>) -> Check {
-        let many = matches!(form, Form::SseMany | Form::NdjsonMany);
+    fn finish_stream(&mut self, conn: ConnId, encoding: Encoding, policy: Policy, pages: Vec<(usize, Page)>) -> Check {
+        let many = matches!(encoding, Encoding::SseMany | Encoding::NdjsonMany);
         // A stream starts before its gap, so that a client that is cut before it receives the gap requests it again.
         let starts: Vec<_> =
             pages.iter().map(|(c, page)| (*c, page.gap.map_or(page.start(), |gap| gap.from))).collect();
@@ -153,9 +122,11 @@ impl World {
             .collect();
         let list = list.join(",");
         let mut head = format!("HTTP/1.1 200 OK\r\nMillrace-Position: {list}\r\n\r\n").into_bytes();
-        match form {
-            Form::Sse | Form::SseMany => head.extend_from_slice(format!("retry: 2000\nid: {list}\n\n").as_bytes()),
-            Form::NdjsonMany => {
+        match encoding {
+            Encoding::Sse | Encoding::SseMany => {
+                head.extend_from_slice(format!("retry: 2000\nid: {list}\n\n").as_bytes())
+            }
+            Encoding::NdjsonMany => {
                 head.extend(Envelope::many(starts.iter().map(|(c, at)| (&self.names[*c], *at))).into_line())
             }
             _ => {}

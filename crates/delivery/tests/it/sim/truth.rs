@@ -73,7 +73,7 @@ impl Truth {
     }
 
     /// Checks a message that a client at `at` received, and returns the client's new position.
-    pub fn hear_message(&self, channel: usize, at: At, policy: Policy, heard: Position, now_ms: u64) -> Check<At> {
+    pub fn receive_message(&self, channel: usize, at: At, policy: Policy, heard: Position, now_ms: u64) -> Check<At> {
         self.publication(channel, heard)?;
         let before = Position { epoch: heard.epoch, offset: heard.offset - 1 };
         let from = self.start(channel, at, before)?;

@@ -6,11 +6,11 @@ use millrace_delivery::{Appended, Bounds, ChannelKey, Config, History, Hub, Outp
 use millrace_protocol::{ChannelName, Epoch, Kind, NewPublication, Pattern, Position, Since, session::Policy};
 
 use super::{
-    Breakage, Counts,
     client::{Client, Want},
+    counts::{Breakage, Counts},
     dice::Dice,
     event::{Asker, Event},
-    server::{Job, Poll},
+    request::{Job, Poll},
     truth::{Check, Truth},
     wires::Wires,
 };
@@ -235,7 +235,7 @@ impl World {
                 }
             }
             Event::Receive { life: l, conn } if l == life => self.receive(conn)?,
-            Event::Heard { life: l, conn } if l == life => self.hub.heard(conn),
+            Event::Received { life: l, conn } if l == life => self.hub.heard(conn),
             Event::Disconnect { life: l, conn } if l == life => {
                 self.hub.disconnect(conn);
                 self.wires.forget(conn);

@@ -19,7 +19,7 @@ use crate::worlds::{LIMIT, channel, text, wait};
 
 /// A full disk refuses publications, and nothing else. A refused publication never becomes visible.
 #[test]
-fn a_full_disk_refuses_publications_and_goes_on_reading() {
+fn full_disk_refuses_appends_and_serves_reads() {
     let folder = folder();
     let mut child = Publisher::start(&folder.path().join("data.db"), "full");
     let said = child.until("refused");
@@ -36,13 +36,13 @@ fn a_full_disk_refuses_publications_and_goes_on_reading() {
 /// `MILLRACE_KILLS=1000 cargo test -p millrace-engine --test it kill` runs more kills; `MILLRACE_KILL_SEED` repeats a
 /// run.
 #[test]
-fn kill_nine_loses_nothing_that_was_answered() {
+fn sigkill_loses_no_acknowledged_publication() {
     let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
     let (kills, seed) = (number("MILLRACE_KILLS", 60), number("MILLRACE_KILL_SEED", 1));
     let folder = folder();
     let path = folder.path().join("data.db");
     let mut dice = Pcg32::new(seed, 1);
-    let mut seen = Seen::default();
+    let mut seen = KnownPublications::default();
     let (mut answered, mut delivered) = (0, 0);
     let started = Instant::now();
     for kill in 0..kills {
@@ -95,9 +95,9 @@ const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// Everything that was answered or delivered: each position belongs to one publication.
 #[derive(Default)]
-struct Seen(std::collections::BTreeMap<u64, String>, Option<Epoch>);
+struct KnownPublications(std::collections::BTreeMap<u64, String>, Option<Epoch>);
 
-impl Seen {
+impl KnownPublications {
     fn note(&mut self, position: Position, data: &str, context: &str) {
         assert_eq!(*self.1.get_or_insert(position.epoch), position.epoch, "{context}: the log went on");
         let known = self.0.entry(position.offset).or_insert_with(|| data.to_owned());
@@ -207,7 +207,7 @@ fn in_another_process() {
 }
 
 /// Prints one line with one write, so that a line is complete or lacks its end.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes()).unwrap();
     out.flush().unwrap();
@@ -216,9 +216,9 @@ fn say(line: &str) {
 /// Publishes on four threads, so that batches of all sizes form. All publications are different.
 fn publish_for_ever(path: &Path) {
     let unique = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-    let readers = Readers(Box::new(|position, data| say(&format!("delivered {position} {data} end"))));
+    let readers = Readers(Box::new(|position, data| print_line(&format!("delivered {position} {data} end"))));
     let engine = SqliteEngine::open(path, all_durable(), Arc::new(readers), || 1_000_000).unwrap();
-    say("open");
+    print_line("open");
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let engine = &engine;
@@ -229,7 +229,7 @@ fn publish_for_ever(path: &Path) {
                     let waiting: Vec<_> = data.map(|data| (engine.append(&name, text(&data)), data)).collect();
                     for (answer, data) in waiting {
                         let position = wait(answer).unwrap();
-                        say(&format!("accepted {position} {data} end"));
+                        print_line(&format!("accepted {position} {data} end"));
                     }
                 }
             });
@@ -249,17 +249,17 @@ fn fill_the_disk(path: &Path) {
             Ok(position) => {
                 accepted += 1;
                 assert_eq!(position.offset, accepted);
-                say("accepted");
+                print_line("accepted");
             }
             Err(error) => break error,
         }
     };
     assert_eq!(refused.code, Code::Unavailable);
     assert!(!opened.engine.is_up());
-    say("refused");
+    print_line("refused");
     let limit = PageLimit { count: 10_000, bytes: 1 << 30 };
     let (_, offsets) = opened.read_by("safe/a", Since::Earliest, Policy::Every, limit);
-    say(&format!("reads {}", offsets.len()));
+    print_line(&format!("reads {}", offsets.len()));
     setrlimit(Resource::Fsize, Rlimit { current: None, maximum: None }).unwrap();
     let deadline = Instant::now() + BOUND;
     while !opened.engine.is_up() {
@@ -267,5 +267,5 @@ fn fill_the_disk(path: &Path) {
         std::thread::yield_now();
     }
     assert_eq!(opened.publish("safe/a", "after").offset, accepted + 1);
-    say("up again");
+    print_line("up again");
 }

@@ -111,7 +111,7 @@ fn sql<T: rusqlite::types::FromSql>(path: &Path, sql: &str) -> T {
 }
 
 #[test]
-fn everything_goes_on_after_a_restart() {
+fn restart_keeps_all_state() {
     let folder = folder();
     let path = folder.path().join("data.db");
     let keyed = || NewPublication { idempotency_key: Some("once".into()), ..text("keyed") };
@@ -149,7 +149,7 @@ fn everything_goes_on_after_a_restart() {
 /// The file and the memory give the same answers to the same requests: before a restart (from memory) and after it
 /// (from the file).
 #[test]
-fn pages_from_the_file_are_those_from_memory() {
+fn file_pages_equal_memory_pages() {
     let folder = folder();
     let path = folder.path().join("data.db");
     let first = {
@@ -201,7 +201,7 @@ fn pages_from_the_file_are_those_from_memory() {
 }
 
 #[test]
-fn histories_are_bounded_on_disk_and_the_file_does_not_grow_for_ever() {
+fn disk_history_and_file_size_are_bounded() {
     let folder = folder();
     let path = folder.path().join("data.db");
     let small = HistoryConfig { count_max: 200, bytes_max: 100_000, ..HistoryConfig::default() };
@@ -239,7 +239,7 @@ fn histories_are_bounded_on_disk_and_the_file_does_not_grow_for_ever() {
 
 /// The limit is smaller than at the last start. The excess is removed in small steps, while publishing continues.
 #[test]
-fn channels_of_who_holds_most_make_room_and_no_position_is_used_twice() {
+fn evicted_channels_never_reuse_positions() {
     let folder = folder();
     let path = folder.path().join("data.db");
     let config = Config { channels_max: 900, ..Config::default() };
@@ -273,7 +273,7 @@ fn channels_of_who_holds_most_make_room_and_no_position_is_used_twice() {
 }
 
 #[test]
-fn a_bound_that_was_lowered_is_reached() {
+fn lowered_bound_is_applied() {
     let folder = folder();
     let path = folder.path().join("data.db");
     let (first, count) = {
@@ -290,7 +290,7 @@ fn a_bound_that_was_lowered_is_reached() {
 }
 
 #[test]
-fn a_power_failure_renews_the_epoch_of_what_was_not_durable() {
+fn power_failure_changes_epoch_of_non_durable_channels() {
     let folder = folder();
     let path = folder.path().join("data.db");
     let (safe, other) = {
@@ -336,7 +336,7 @@ fn a_power_failure_renews_the_epoch_of_what_was_not_durable() {
 /// The durability setting changes between two starts. Publications that were written without waiting never count as
 /// durable.
 #[test]
-fn durability_counts_from_when_it_was_asked_for() {
+fn durability_applies_from_activation() {
     let folder = folder();
     let path = folder.path().join("data.db");
     let first = try_open(&path, durable()).unwrap().publish("safe/a", "1");
@@ -346,7 +346,7 @@ fn durability_counts_from_when_it_was_asked_for() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_says_why() {
+fn unusable_file_error_has_reason() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     let refused = |path: PathBuf| try_open(&path, Config::default()).err().expect("it is refused").to_string();

@@ -252,8 +252,8 @@ impl Worker<'_> {
             link.armed_ns = now + RECONNECT_DELAY_NS * u64::from(link.failures);
             self.timers.push(Reverse((link.armed_ns, index as u32)));
         }
-        if !self.trouble_told {
-            self.trouble_told = true;
+        if !self.trouble_reported {
+            self.trouble_reported = true;
             let _ = self.shared.reports.send(Report::Trouble(why));
         }
     }

@@ -60,12 +60,12 @@ pub struct Worker<'a> {
     live: usize,
     probe_from_ns: u64,
     storm_is_over: bool,
-    connected_told: bool,
-    published_told: bool,
+    connected_reported: bool,
+    published_reported: bool,
     /// Number of deliveries at which this thread is drained. Set once all publications are sent.
     expected: Option<u64>,
-    drained_told: bool,
-    trouble_told: bool,
+    drained_reported: bool,
+    trouble_reported: bool,
     /// Closed loop: number of publications that are no longer expected to complete.
     written_off: u64,
     /// Closed loop: number of complete publications, and the time when it last changed.
@@ -120,11 +120,11 @@ impl<'a> Worker<'a> {
             live: 0,
             probe_from_ns: 0,
             storm_is_over: plan.shape != Shape::Storm,
-            connected_told: false,
-            published_told: false,
+            connected_reported: false,
+            published_reported: false,
             expected: None,
-            drained_told: false,
-            trouble_told: false,
+            drained_reported: false,
+            trouble_reported: false,
             written_off: 0,
             moved: (0, 0),
             closed_sent: 0,
@@ -140,7 +140,7 @@ impl<'a> Worker<'a> {
             let now = self.now_ns();
             self.follow(now);
             self.do_what_is_due(now)?;
-            self.tell();
+            self.report_milestones();
             let wait = self.next_due_ns().saturating_sub(self.now_ns()).min(NAP.as_nanos() as u64);
             self.await_events(wait, &mut events)?;
             if events.is_empty() {
@@ -266,12 +266,12 @@ impl<'a> Worker<'a> {
     }
 
     /// Reports each milestone of this thread once: connected, all published, drained.
-    fn tell(&mut self) {
-        if !self.connected_told && self.live == self.links.len() {
-            self.connected_told = true;
+    fn report_milestones(&mut self) {
+        if !self.connected_reported && self.live == self.links.len() {
+            self.connected_reported = true;
             let _ = self.shared.reports.send(Report::Connected);
         }
-        if self.stage != Stage::Test || self.drained_told {
+        if self.stage != Stage::Test || self.drained_reported {
             return;
         }
         let now = self.now_ns();
@@ -279,12 +279,12 @@ impl<'a> Worker<'a> {
         if now < end {
             return;
         }
-        if !self.published_told {
+        if !self.published_reported {
             let links = self.publishers.iter().filter_map(|index| self.links[*index as usize].publisher);
             if !links.into_iter().all(|publisher| publisher.sent == publisher.scheduled) {
                 return;
             }
-            self.published_told = true;
+            self.published_reported = true;
             self.shared.published_all.fetch_add(1, AcqRel);
         }
         if u64::from(self.shared.published_all.load(Acquire)) != self.threads {
@@ -295,7 +295,7 @@ impl<'a> Worker<'a> {
             None => *self.expected.insert(self.stats.delivered + self.lost()),
         };
         if self.stats.delivered >= expected {
-            self.drained_told = true;
+            self.drained_reported = true;
             let _ = self.shared.reports.send(Report::Drained);
         }
     }

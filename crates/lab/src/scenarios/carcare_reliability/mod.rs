@@ -95,8 +95,8 @@ impl Experiment for CarcareReliability {
         let pauses: Vec<Duration> = (1..=12).map(|tenths| idle * tenths / 8).collect();
         let longest = checks::longest_pause(path, idle, &pauses)?;
         let table = table(&rows, idle, longest);
-        rows.iter().for_each(|row| bench.say(&say(row)));
-        bench.say(table.notes.first().map_or("", String::as_str));
+        rows.iter().for_each(|row| bench.note(&describe(row)));
+        bench.note(table.notes.first().map_or("", String::as_str));
         bench.table(table)
     }
 }
@@ -175,7 +175,7 @@ fn table(rows: &[Row], idle: Duration, longest: Option<Duration>) -> Table {
     }
 }
 
-fn say(row: &Row) -> String {
+fn describe(row: &Row) -> String {
     let seconds = |at: Option<f64>| at.map_or("-".to_owned(), |at| format!("{at:.1} s"));
     format!(
         "{:<40} {:<13} {:<7} client {:>6}  server {:>6}  stale {} lost {} again {}",
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn table_lists_what_was_not_noticed() {
+    fn unnoticed_failure_is_null_in_the_table() {
         let row = Row { check: "x".into(), transport: "sse".into(), client_s: Some(2.0), lost: 1, ..Row::default() };
         let table = table(&[row], Duration::from_secs(4), Some(Duration::from_millis(3500)));
         assert_eq!(table.rows[0].len(), table.columns.len());

@@ -12,12 +12,12 @@ use crate::{
 };
 
 /// Heartbeat intervals in seconds. 25 is Millrace's default and 300 is Somogyi's. 450 is below the shortest time
-/// after which he saw an LTE network forget a connection (8 min).
+/// after which the thesis saw an LTE network forget a connection (8 min).
 const HEARTBEATS_S: [f64; 5] = [25.0, 60.0, 300.0, 450.0, 1800.0];
 const HOLD_S: f64 = 30.0;
 const POLLS_S: [f64; 2] = [5.0, 60.0];
-/// Power of Karadogan's phone without the part that he measured (ERRATA E-K13, value KV31); screen and profiler are
-/// on.
+/// Power of Karadogan's phone without the part that the thesis measured (ERRATA E-K13, value KV31). The screen
+/// and the profiler are on.
 const REST_OF_THE_PHONE_W: f64 = 1.195;
 
 const DAYS: [(&str, Drive); 2] = [

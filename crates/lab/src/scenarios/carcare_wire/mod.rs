@@ -20,7 +20,7 @@ use crate::{
     sweep::{Bench, Experiment},
     targets::{Options, Server, Target, Transport, check_over_tcp, find},
     wire::{
-        capture::{Capture, Flow, Seen},
+        capture::{Capture, Flow, FlowCounters},
         measure::{Batch, Counted, Measured, Plan, batch, each},
         model::{predict, predict_secured},
         namespace,
@@ -52,11 +52,11 @@ impl Experiment for CarcareWire {
             if judged(Some(&wire_cost), &[]).iter().all(|judged| judged.failed.is_empty()) {
                 break;
             }
-            bench.say("a figure is off the model, as when the machine was too busy to answer before an ACK was due: once more");
+            bench.note("a figure is off the model, as when the machine was too busy to answer before an ACK was due: once more");
             bench.go_on()?;
             wire_cost = run(&choice, &options)?;
         }
-        bench.say(&wire_cost.to_string());
+        bench.note(&wire_cost.to_string());
         bench.set_wire_cost(wire_cost)
     }
 }
@@ -189,7 +189,7 @@ struct Servers {
 }
 
 /// Measurement of one transport on one server, with its plan.
-struct One {
+struct TransportMeasurement {
     measured: Measured,
     plan: Plan,
     is_secured: bool,
@@ -212,14 +212,23 @@ impl Servers {
         Ok(Servers { quiet: start(target, &[])?, beating: start(target, &beating)?, secured })
     }
 
-    fn measure(&self, target: &'static dyn Target, choice: &Choice, plan: &Plan) -> anyhow::Result<(Vec<One>, Batch)> {
+    fn measure(
+        &self,
+        target: &'static dyn Target,
+        choice: &Choice,
+        plan: &Plan,
+    ) -> anyhow::Result<(Vec<TransportMeasurement>, Batch)> {
         let silent = Plan { warm_up: 1, messages: 0, silences: 2, ..plan.clone() };
         let of = [(target, &self.quiet, plan), (target, &self.beating, &silent), (find(SECURED)?, &self.secured, plan)];
         let mut all = Vec::new();
         for (target, server, plan) in of {
             let is_secured = target.name() == SECURED;
             let measured = each(target, server, &choice.transports, plan)?;
-            all.extend(measured.into_iter().map(|measured| One { measured, plan: plan.clone(), is_secured }));
+            all.extend(measured.into_iter().map(|measured| TransportMeasurement {
+                measured,
+                plan: plan.clone(),
+                is_secured,
+            }));
         }
         Ok((all, batch(target, &self.quiet, published::BATCH_MESSAGES, published::BATCH_BYTES)?))
     }
@@ -227,15 +236,15 @@ impl Servers {
 
 /// Returns the lines in the order of transports, then those over TLS. The lines of silence come from the server with
 /// frequent heartbeats, all others from the quiet server.
-fn lines(measured: &[One], secured: &[One]) -> anyhow::Result<Vec<Line>> {
+fn lines(measured: &[TransportMeasurement], secured: &[TransportMeasurement]) -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
-    for One { measured, plan, .. } in measured {
+    for TransportMeasurement { measured, plan, .. } in measured {
         let found = predict(measured, plan).with_context(|| format!("the model of {}", measured.transport))?;
         lines.extend(found.into_iter().filter(|line| (line.unit == Unit::Silence) == (plan.silences > 0)));
     }
     let order = |line: &Line| Transport::ALL.iter().position(|transport| transport.name() == line.transport);
     lines.sort_by_key(|line| (order(line), line.side, line.unit));
-    for One { measured: over_tls, plan, .. } in secured {
+    for TransportMeasurement { measured: over_tls, plan, .. } in secured {
         let plain = measured.iter().find(|one| one.measured.transport == over_tls.transport && one.plan.messages > 0);
         let plain = plain.context("it was measured in the clear, too")?;
         lines.extend(predict_secured(&plain.measured, over_tls, plan)?);
@@ -245,8 +254,12 @@ fn lines(measured: &[One], secured: &[One]) -> anyhow::Result<Vec<Line>> {
 
 /// Returns the bytes that opening a WebSocket takes in addition over TLS. Counts like Somogyi: with segment headers,
 /// without pure ACKs.
-fn handshake_bytes(measured: &[One], secured: &[One], header_bytes: u64) -> Option<f64> {
-    let opening = |all: &[One]| {
+fn handshake_bytes(
+    measured: &[TransportMeasurement],
+    secured: &[TransportMeasurement],
+    header_bytes: u64,
+) -> Option<f64> {
+    let opening = |all: &[TransportMeasurement]| {
         let one = all.iter().find(|one| one.measured.transport == Transport::WebSocket && one.plan.messages > 0)?;
         let is_opening = |counted: &&Counted| (counted.side, counted.unit) == (Side::Deliver, Unit::Connection);
         let bytes = one.measured.counted.iter().find(is_opening)?.bytes.sum();
@@ -259,7 +272,7 @@ fn handshake_bytes(measured: &[One], secured: &[One], header_bytes: u64) -> Opti
 
 /// Returns the bytes of our connections as captured and as counted by the kernel. All these connections must still be
 /// open.
-fn audit(measured: &[One], flows: &BTreeMap<Flow, Seen>) -> anyhow::Result<(u64, u64)> {
+fn audit(measured: &[TransportMeasurement], flows: &BTreeMap<Flow, FlowCounters>) -> anyhow::Result<(u64, u64)> {
     let (mut captured, mut counted) = (0, 0);
     for tap in measured.iter().flat_map(|one| [&one.measured.subscriber, &one.measured.publisher]) {
         let (near, far) = (tap.local.port(), tap.remote.port());

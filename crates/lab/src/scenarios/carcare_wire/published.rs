@@ -89,7 +89,7 @@ fn sizes(wire_cost: &WireCostReport) -> Vec<Published> {
     let row = |item: &str, printed: f64, ours| table.row(item, "B", Some(printed), None, ours);
     vec![
         row("polling: request", POLL_REQUEST, up("polling", silence))
-            .because("ours says the least a client can; his was Android's"),
+            .because("ours sends the minimum; the thesis used Android's client"),
         row("polling: answer with a message", ANSWER, down("polling", message)),
         row("polling: answer without", EMPTY, down("polling", silence)),
         row("long polling: request", HOLD_REQUEST, up("long-polling", message))
@@ -140,16 +140,16 @@ fn tls(wire_cost: &WireCostReport, handshake: Option<f64>) -> Vec<Published> {
     };
     vec![
         row("polling with a message", 53.0, 651.0, 998.0, ours("polling"))
-            .because("his plain and secured clients differ (E-S10)"),
+            .because("the thesis compared two different clients (E-S10)"),
         row("polling without", 61.0, 491.0, 790.0, None),
         row("long polling with a message", 59.0, 629.0, 998.0, ours("long-polling")),
         row("long polling without", 68.0, 469.0, 790.0, None),
         row("WebSocket message", 22.0, 192.0, 235.0, ours("websocket")).because(
-            "TLS 1.3 adds 22 bytes to a record; his 43 are those of AES-CBC with SHA-1: 5 + 16 + 20 + 2 of padding",
+            "TLS 1.3 adds 22 bytes to a record; the 43 of the thesis are those of AES-CBC with SHA-1: 5 + 16 + 20 + 2 of padding",
         ),
         table
             .row("TLS handshake", "B", Some(699.0), None, handshake)
-            .because("his an abbreviated one, without a certificate (E-S11); ours in full, with the upgrade's records"),
+            .because("the thesis: abbreviated, without a certificate (E-S11); ours: full, with the records of the upgrade"),
     ]
 }
 
@@ -194,7 +194,7 @@ fn day(wire_cost: &WireCostReport) -> Vec<Published> {
             right(polling.kib(POLL_REQUEST, ANSWER, EMPTY)),
             sum("polling", &as_he, polling.empty, false),
         )
-        .because("his request sizes of the two were swapped (E-S1)"),
+        .because("the thesis swapped the request sizes of the two (E-S1)"),
         row(
             "long polling, held 30 s",
             Some(467.06),
@@ -213,7 +213,7 @@ fn day(wire_cost: &WireCostReport) -> Vec<Published> {
                 right(hold.kib(HOLD_REQUEST, ANSWER, EMPTY) / websocket),
                 sum("long-polling", &as_he, held, false).zip(sum("websocket", &as_he, pings, true)).map(|(a, b)| a / b),
             )
-            .because("2.5 and almost 3 in his words (E-S4)"),
+            .because("the text of the thesis says 2.5 and almost 3 (E-S4)"),
         row("session, ping every 5 min", None, None, sum("session", &as_he, pings, true)),
         row("server-sent events, heartbeat 5 min", None, None, sum("sse", &as_he, quiet(PING_S), true)),
         row("HTTP streaming, heartbeat 5 min", None, None, sum("stream", &as_he, quiet(PING_S), true)),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn somogyis_day_follows_from_his_own_parts() {
+    fn somogyis_daily_total_is_the_sum_of_his_parts() {
         let rows = day(&WireCostReport::default());
         for (item, by_hand) in [
             ("polling every 4 s", 10_466.41),
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_by_tls_is_what_his_sizes_say() {
+    fn printed_tls_growth_follows_from_published_sizes() {
         for row in tls(&WireCostReport::default(), None).iter().filter(|row| row.unit == "%") {
             assert!((row.printed.unwrap() - row.corrected.unwrap()).abs() < 0.5, "{row:?}");
         }
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn mullers_eight_messages_are_what_he_captured() {
+    fn mullers_eight_messages_match_his_capture() {
         let nothing = Batch { single: Bytes::default(), together: Bytes::default() };
         let rows = muller(nothing, 52);
         for row in rows.iter().filter(|row| row.table.contains("Eight")) {

@@ -5,9 +5,11 @@
 //! figures stand beside ours.
 //!
 //! - this file: parameters, one gateway per part
+//! - [`mode`]: tasks of the gateway
 //! - [`traffic`]: peers and messages, step by step
 //! - [`tables`]: figures of the thesis and ours
 
+mod mode;
 mod tables;
 mod traffic;
 
@@ -27,6 +29,7 @@ use crate::{
     targets,
 };
 
+use mode::Mode;
 use traffic::{BYTES_MIN, Plan, Step, Traffic};
 
 /// Entry in the list of scenarios.
@@ -52,32 +55,6 @@ struct Choice {
     #[serde(with = "humantime_serde")]
     window: Duration,
     fan_out: usize,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
-enum Mode {
-    Forward,
-    Multiplex,
-    Demultiplex,
-    #[serde(rename = "both")]
-    Bidirectional,
-}
-
-impl Mode {
-    fn name(self) -> &'static str {
-        match self {
-            Mode::Forward => "forward",
-            Mode::Multiplex => "multiplex",
-            Mode::Demultiplex => "demultiplex",
-            Mode::Bidirectional => "both",
-        }
-    }
-
-    /// Returns true if messages wait for a window. In other modes, the gateway refuses a window.
-    fn gathers(self) -> bool {
-        matches!(self, Mode::Multiplex | Mode::Bidirectional)
-    }
 }
 
 impl Choice {
@@ -139,7 +116,7 @@ impl Experiment for KaradoganGateway {
             .with_context(|| format!("{}; the gateway's log ends:\n{}", choice.mode.name(), gateway.log_tail()))?;
         let series = sampler.finish();
         for step in &steps {
-            bench.say(&tables::say(choice.mode, step, &cpu_percent(&series, step)));
+            bench.note(&tables::describe(choice.mode, step, &cpu_percent(&series, step)));
         }
         let judges = bench.form != Form::Quick && !placement.is_shared;
         tables::tables(choice.mode, &steps, &series, judges).into_iter().try_for_each(|table| bench.table(table))

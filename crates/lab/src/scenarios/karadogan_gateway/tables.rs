@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Mode, cpu_percent, traffic::Step};
+use super::{cpu_percent, mode::Mode, traffic::Step};
 use crate::{
     histogram::Histogram,
     host::Series,
@@ -14,7 +14,8 @@ use crate::{
 /// Figures of the thesis by number of peers: the columns of a file in `crates/lab/data`.
 struct ThesisFigures(Vec<Vec<f64>>);
 
-macro_rules! his {
+/// Reads the figures of one table of the thesis.
+macro_rules! thesis {
     ($name:literal) => {
         ThesisFigures::read(include_str!(concat!("../../../data/karadogan_", $name, ".csv")))
     };
@@ -44,72 +45,72 @@ pub fn delay_name(mode: Mode) -> &'static str {
 
 /// Returns the tables of a mode. `judges`: true if a missed limit makes the whole recording fail.
 pub fn tables(mode: Mode, steps: &[Step], series: &Series, judges: bool) -> Vec<Table> {
-    let cpu = |title: &str, his: Option<(ThesisFigures, ThesisFigures)>| cpu(mode, title, his, steps, series);
+    let cpu = |title: &str, thesis: Option<(ThesisFigures, ThesisFigures)>| cpu(mode, title, thesis, steps, series);
     let mut tables = match mode {
         Mode::Forward => {
             vec![forward_delay(steps), bytes(steps), cpu("CPU of the gateway, one to one", None)]
         }
         Mode::Multiplex => {
-            let his = (his!("t3_8_mux_cpu"), his!("t3_9_mux_power"));
-            vec![multiplex_delay(steps), cpu("CPU of the gateway, many as one (tables 3.8 and 3.9)", Some(his))]
+            let thesis = (thesis!("t3_8_mux_cpu"), thesis!("t3_9_mux_power"));
+            vec![multiplex_delay(steps), cpu("CPU of the gateway, many as one (tables 3.8 and 3.9)", Some(thesis))]
         }
         Mode::Demultiplex => {
-            let his = (his!("t3_11_demux_cpu"), his!("t3_12_demux_power"));
-            vec![demultiplex_delay(steps), cpu("CPU of the gateway, one to many (tables 3.11 and 3.12)", Some(his))]
+            let thesis = (thesis!("t3_11_demux_cpu"), thesis!("t3_12_demux_power"));
+            vec![demultiplex_delay(steps), cpu("CPU of the gateway, one to many (tables 3.11 and 3.12)", Some(thesis))]
         }
-        Mode::Bidirectional => vec![both_delay(steps), cpu("CPU of the gateway, both ways at once", None)],
+        Mode::Bidirectional => vec![both_delay(steps), cpu("CPU of the gateway, both directions", None)],
     };
     tables.push(promises(mode, steps, judges));
     tables
 }
 
 fn forward_delay(steps: &[Step]) -> Table {
-    let (ip, browser) = (his!("t3_3_owd_network_layer"), his!("t3_4_owd_application_layer"));
+    let (ip, browser) = (thesis!("t3_3_owd_network_layer"), thesis!("t3_4_owd_application_layer"));
     let row = |step: &Step| {
         let [mean, sd, median, p99] = figures(&step.delay);
-        let his =
+        let thesis =
             [ip.at(step.peers, 1), browser.at(step.peers, 1), browser.at(step.peers, 2), browser.at(step.peers, 3)];
         let ours = [mean, sd, median, p99, longest(&step.joining)];
-        [vec![json!(step.peers)], his.to_vec(), ours.to_vec(), counts(step)].concat()
+        [vec![json!(step.peers)], thesis.to_vec(), ours.to_vec(), counts(step)].concat()
     };
     table(
         delay_name(Mode::Forward),
         "One-way delay, one to one (tables 3.3 and 3.4)",
         &[
             ("peers", ""),
-            ("his mean, by IP", "ms"),
-            ("his mean", "ms"),
-            ("his sd", "ms"),
-            ("his median", "ms"),
+            ("thesis mean, by IP", "ms"),
+            ("thesis mean", "ms"),
+            ("thesis sd", "ms"),
+            ("thesis median", "ms"),
             ("mean", "ms"),
             ("sd", "ms"),
             ("median", "ms"),
             ("p99", "ms"),
-            ("longest while others joined", "ms"),
+            ("maximum while peers joined", "ms"),
             ("sent", ""),
-            ("came", ""),
+            ("received", ""),
             ("late p99", "ms"),
         ],
         steps.iter().map(row).collect(),
         &[
             "The thesis measured over Wi-Fi, a phone and 3G; this run uses loopback. Compare the growth with the number of peers, and the losses.",
-            "In the thesis the phone was saturated at 25 peers: it received 89 % of the messages and forwarded 90 % of those (E-K10). 50 peers were not tried.",
-            "He left out spikes of up to 4 s while channels opened; ours of that time are in a column of their own.",
-            "late: from when a message was due until it was sent; it is in the delay.",
+            "In the thesis, the phone was saturated at 25 peers: it received 89 % of the messages and forwarded 90 % of those (E-K10). The thesis has no figures for 50 peers.",
+            "The thesis excludes spikes of up to 4 s while channels opened. Ours are in the column `maximum while peers joined`.",
+            "late: the time from the due time of a message until it was sent. The delay includes this time.",
         ],
     )
 }
 
 fn bytes(steps: &[Step]) -> Table {
-    let (ip, his) = (his!("t3_5_throughput_network_layer"), his!("t3_6_throughput_application_layer"));
+    let (ip, thesis) = (thesis!("t3_5_throughput_network_layer"), thesis!("t3_6_throughput_application_layer"));
     let row = |step: &Step| {
         let expected = 245.0 * 4.0 * step.peers as f64;
         vec![
             json!(step.peers),
             json!(expected),
             ip.at(step.peers, 1),
-            his.at(step.peers, 1),
-            his.at(step.peers, 3),
+            thesis.at(step.peers, 1),
+            thesis.at(step.peers, 3),
             json!(step.received_bytes_per_s.round()),
             json!(step.sent_bytes_per_s.round()),
             json!(round(100.0 * step.came as f64 / step.sent.max(1) as f64)),
@@ -120,62 +121,63 @@ fn bytes(steps: &[Step]) -> Table {
         "Bytes through the gateway, one to one (tables 3.5 and 3.6)",
         &[
             ("peers", ""),
-            ("his expected", "B/s"),
-            ("his, by IP", "B/s"),
-            ("his received", "B/s"),
-            ("his sent", "B/s"),
+            ("thesis expected", "B/s"),
+            ("thesis, by IP", "B/s"),
+            ("thesis received", "B/s"),
+            ("thesis sent", "B/s"),
             ("received", "B/s"),
             ("sent", "B/s"),
-            ("messages that came", "%"),
+            ("messages received", "%"),
         ],
         steps.iter().map(row).collect(),
         &[
-            "At the level of IP. He has about 245 bytes per message of 100 characters, four a second of each peer.",
-            "Ours: datagrams of those that send to the gateway, and from it to those that receive, ICE included; acknowledgements go the other way.",
+            "Bytes at IP level. In the thesis, each peer sends four messages of 100 characters per second; each takes about 245 bytes.",
+            "Ours: datagrams from senders to the gateway, and from the gateway to receivers, including ICE. Acknowledgments have the opposite direction and are not included.",
         ],
     )
 }
 
 fn multiplex_delay(steps: &[Step]) -> Table {
-    let his = his!("t3_7_mux_delay");
+    let thesis = thesis!("t3_7_mux_delay");
     let row = |step: &Step| {
         let ([mean, sd, median, p99], [whole, ..]) = (figures(&step.beyond), figures(&step.gathered));
         let ours = [mean, sd, median, p99, longest(&step.joining), whole];
-        let his = [his.at(step.peers, 1), his.at(step.peers, 2), his.at(step.peers, 3)];
-        [vec![json!(step.peers)], his.to_vec(), ours.to_vec(), counts(step)].concat()
+        let thesis = [thesis.at(step.peers, 1), thesis.at(step.peers, 2), thesis.at(step.peers, 3)];
+        [vec![json!(step.peers)], thesis.to_vec(), ours.to_vec(), counts(step)].concat()
     };
     table(
         delay_name(Mode::Multiplex),
-        "What gathering takes beside waiting (table 3.7)",
+        "Delay of gathering, without the window (table 3.7)",
         &[
             ("peers", ""),
-            ("his mean", "ms"),
-            ("his sd", "ms"),
-            ("his median", "ms"),
+            ("thesis mean", "ms"),
+            ("thesis sd", "ms"),
+            ("thesis median", "ms"),
             ("mean", "ms"),
             ("sd", "ms"),
             ("median", "ms"),
             ("p99", "ms"),
-            ("longest while others joined", "ms"),
+            ("maximum while peers joined", "ms"),
             ("one-way mean, window included", "ms"),
             ("sent", ""),
-            ("came", ""),
+            ("received", ""),
             ("late p99", "ms"),
         ],
         steps.iter().map(row).collect(),
         &[
-            "Thesis: measured inside the phone, without the window of 250 ms and without the network path. Here: measured from outside, from the scheduled time of the first message of a bundle to the arrival of the bundle, minus the window. It includes the round trip and the timer that ends the window.",
-            "One message waits for the rest of a window that another one has begun, half of it on average.",
+            "Thesis: measured inside the phone, without the window of 250 ms and without the network path.",
+            "Ours: measured from outside, from the due time of the first message of a bundle to the arrival of the bundle, minus the window. This includes the network path and the timer that ends the window.",
+            "A message that is not the first of its bundle waits for the rest of the window: half a window on average.",
         ],
     )
 }
 
 fn demultiplex_delay(steps: &[Step]) -> Table {
-    let his = his!("t3_10_demux_delay");
+    let thesis = thesis!("t3_10_demux_delay");
     let row = |step: &Step| {
         let [mean, sd, median, p99] = figures(&step.delay);
-        let his = [his.at(step.peers, 1), his.at(step.peers, 2), his.at(step.peers, 3)];
-        [vec![json!(step.peers)], his.to_vec(), vec![mean, sd, median, p99, longest(&step.joining)], counts(step)]
+        let thesis = [thesis.at(step.peers, 1), thesis.at(step.peers, 2), thesis.at(step.peers, 3)];
+        [vec![json!(step.peers)], thesis.to_vec(), vec![mean, sd, median, p99, longest(&step.joining)], counts(step)]
             .concat()
     };
     table(
@@ -183,21 +185,21 @@ fn demultiplex_delay(steps: &[Step]) -> Table {
         "One-way delay of the parts of bundles (table 3.10)",
         &[
             ("peers", ""),
-            ("his mean", "ms"),
-            ("his sd", "ms"),
-            ("his median", "ms"),
+            ("thesis mean", "ms"),
+            ("thesis sd", "ms"),
+            ("thesis median", "ms"),
             ("mean", "ms"),
             ("sd", "ms"),
             ("median", "ms"),
             ("p99", "ms"),
-            ("longest while others joined", "ms"),
+            ("maximum while peers joined", "ms"),
             ("sent", ""),
-            ("came", ""),
+            ("received", ""),
             ("late p99", "ms"),
         ],
         steps.iter().map(row).collect(),
         &[
-            "Thesis: measured inside the phone. Here: from the scheduled time of the bundle to the arrival of the part, including the round trip.",
+            "Thesis: measured inside the phone. Ours: from the due time of the bundle to the arrival of the part, including the network path.",
         ],
     )
 }
@@ -211,33 +213,41 @@ fn both_delay(steps: &[Step]) -> Table {
     };
     table(
         delay_name(Mode::Bidirectional),
-        "Both ways at once: devices to one uplink, and back",
+        "Both directions: many devices to one uplink, and the uplink to the devices",
         &[
             ("peers", ""),
-            ("up beside the window, mean", "ms"),
-            ("up beside the window, p99", "ms"),
+            ("up without the window, mean", "ms"),
+            ("up without the window, p99", "ms"),
             ("up one-way mean, window included", "ms"),
             ("down one-way, mean", "ms"),
             ("down one-way, p99", "ms"),
-            ("longest while others joined", "ms"),
+            ("maximum while peers joined", "ms"),
             ("sent", ""),
-            ("came", ""),
+            ("received", ""),
             ("late p99", "ms"),
         ],
         steps.iter().map(row).collect(),
-        &["He names it as future work and has no figures. As many messages go down as go up, ten in a bundle at most."],
+        &[
+            "The thesis has no figures for this task; it is future work there. The number of messages is equal in both directions. A bundle has at most ten messages.",
+        ],
     )
 }
 
-fn cpu(mode: Mode, title: &str, his: Option<(ThesisFigures, ThesisFigures)>, steps: &[Step], series: &Series) -> Table {
+fn cpu(
+    mode: Mode,
+    title: &str,
+    thesis: Option<(ThesisFigures, ThesisFigures)>,
+    steps: &[Step],
+    series: &Series,
+) -> Table {
     let mut columns = vec![("peers", "")];
-    if his.is_some() {
-        columns.extend([("his mean", "%"), ("his sd", "%"), ("his median", "%"), ("his power", "mW")]);
+    if thesis.is_some() {
+        columns.extend([("thesis mean", "%"), ("thesis sd", "%"), ("thesis median", "%"), ("thesis power", "mW")]);
     }
-    columns.extend([("mean", "%"), ("sd", "%"), ("median", "%"), ("each message", "us")]);
+    columns.extend([("mean", "%"), ("sd", "%"), ("median", "%"), ("per message", "us")]);
     let row = |step: &Step| {
         let mut row = vec![json!(step.peers)];
-        if let Some((cpu, power)) = &his {
+        if let Some((cpu, power)) = &thesis {
             row.extend([cpu.at(step.peers, 1), cpu.at(step.peers, 2), cpu.at(step.peers, 3), power.at(step.peers, 1)]);
         }
         let percent = cpu_percent(series, step);
@@ -248,11 +258,11 @@ fn cpu(mode: Mode, title: &str, his: Option<(ThesisFigures, ThesisFigures)>, ste
         row
     };
     let mut notes = vec![
-        "Ours: user and system time of the gateway's process, from outside, in percent of one core; encryption and the kernel's part of sending included.",
-        "each message: that CPU, by messages of devices that go through.",
+        "Ours: user and system time of the gateway process in percent of one core. This includes encryption and sending in the kernel.",
+        "per message: CPU time divided by the number of messages that devices sent.",
     ];
-    if his.is_some() {
-        notes.push("The phone of the thesis had four cores of 2012 and ran a browser. Power cannot be measured here; the figures of the thesis include the idle phone (1,195 mW when bundling, 1,058 mW when splitting).");
+    if thesis.is_some() {
+        notes.push("The phone of the thesis had four cores of 2012 and ran a browser. This run does not measure power. The power of the thesis includes the idle phone: 1,195 mW for gathering, 1,058 mW for splitting.");
     }
     table(&format!("{}-cpu", mode.name()), title, &columns, steps.iter().map(row).collect(), &notes)
 }
@@ -267,45 +277,51 @@ fn promises(mode: Mode, steps: &[Step], judges: bool) -> Table {
     }
     let spikes = steps.iter().filter_map(|step| step.joining.max_us()).max().map(|us| us as f64 / 1000.0);
     let all_came = steps.iter().all(|step| step.came == step.sent && step.sent > 0);
-    let mut rows = vec![("all that was sent came, once and in order".to_owned(), judges, all_came)];
+    let mut rows = vec![("every message arrived once and in order".to_owned(), judges, all_came)];
     let mut below = |what: &str, value: Option<f64>, limit: f64| {
-        let said = value.map_or("nothing".into(), |value| format!("{value:.2} ms"));
+        let said = value.map_or("no value".into(), |value| format!("{value:.2} ms"));
         rows.push((format!("{what}: {said}, below {limit} ms"), judges, value.is_some_and(|value| value < limit)));
     };
     match mode {
         Mode::Forward => below("mean delay of every step", delay, 500.0),
-        Mode::Multiplex => below("mean of gathering at every step; his at 45 peers is the limit", beyond, 4.66),
-        Mode::Demultiplex => below("mean of splitting at every step; his at 40 peers is the limit", delay, 2.98),
+        Mode::Multiplex => {
+            below("mean delay of gathering at every step; the limit is that of the thesis at 45 peers", beyond, 4.66)
+        }
+        Mode::Demultiplex => {
+            below("mean delay of splitting at every step; the limit is that of the thesis at 40 peers", delay, 2.98)
+        }
         Mode::Bidirectional => {
-            below("mean of gathering at every step", beyond, 4.66);
-            below("mean of splitting at every step", delay, 2.98);
+            below("mean delay of gathering at every step", beyond, 4.66);
+            below("mean delay of splitting at every step", delay, 2.98);
         }
     }
-    below("longest delay while others joined", spikes, 500.0);
+    below("maximum delay while peers joined", spikes, 500.0);
     let said = |is_so: bool| json!(if is_so { "yes" } else { "no" });
     table(
         &format!("{}-promises", mode.name()),
-        &format!("What was to be shown: {}", mode.name()),
+        &format!("Checks: {}", mode.name()),
         &[("check", ""), (PROMISED, ""), (PASSED, "")],
         rows.into_iter().map(|(what, judged, passed)| vec![json!(what), said(judged), said(passed)]).collect(),
-        &["Promised where server and load have CPUs of their own, and not in the quick form, which is short."],
+        &[
+            "A check is promised only if server and load have separate CPUs, and not in the quick form, which is too short.",
+        ],
     )
 }
 
 /// Returns a one-line summary for the console.
-pub fn say(mode: Mode, step: &Step, cpu: &[f64]) -> String {
+pub fn describe(mode: Mode, step: &Step, cpu: &[f64]) -> String {
     let of = |histogram: &Histogram| {
         let ms = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{:.2}", us / 1000.0));
         format!("{} / {} ms", ms(histogram.mean_us()), ms(histogram.quantile_us(0.99).map(|us| us as f64)))
     };
     let delays = match mode {
         Mode::Forward | Mode::Demultiplex => format!("mean / p99 {}", of(&step.delay)),
-        Mode::Multiplex => format!("beside the window {}", of(&step.beyond)),
-        Mode::Bidirectional => format!("up beside the window {}, down {}", of(&step.beyond), of(&step.delay)),
+        Mode::Multiplex => format!("without the window {}", of(&step.beyond)),
+        Mode::Bidirectional => format!("up without the window {}, down {}", of(&step.beyond), of(&step.delay)),
     };
     let cpu = spread(cpu)[0].as_f64().unwrap_or(0.0);
     format!(
-        "{:<12} {:>3} peers  {delays}  {} of {} came  CPU {cpu:.1} %",
+        "{:<12} {:>3} peers  {delays}  {} of {} received  CPU {cpu:.1} %",
         mode.name(),
         step.peers,
         step.came,
@@ -369,7 +385,7 @@ mod tests {
 
     /// Compares with the values that the thesis prints.
     #[test]
-    fn his_figures_stand_beside_ours() {
+    fn thesis_figures_are_in_the_rows_of_ours() {
         let series = Series::default();
         let cell = |mode, table: usize, column: &str, row: usize| {
             let steps = [step(25, 1000), step(40, 2000), step(60, 2000)];
@@ -378,15 +394,15 @@ mod tests {
             assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{table:?}");
             table.rows[row][at].clone()
         };
-        assert_eq!(cell(Mode::Forward, 0, "his mean", 0), json!(431.03));
-        assert_eq!(cell(Mode::Forward, 0, "his mean, by IP", 1), json!(249.35));
-        assert_eq!(cell(Mode::Forward, 0, "his mean", 1), Value::Null);
+        assert_eq!(cell(Mode::Forward, 0, "thesis mean", 0), json!(431.03));
+        assert_eq!(cell(Mode::Forward, 0, "thesis mean, by IP", 1), json!(249.35));
+        assert_eq!(cell(Mode::Forward, 0, "thesis mean", 1), Value::Null);
         assert_eq!(cell(Mode::Forward, 0, "mean", 0), json!(1.0));
-        assert_eq!(cell(Mode::Forward, 1, "his sent", 0), json!(19586.51));
-        assert_eq!(cell(Mode::Multiplex, 0, "his median", 1), json!(3.39));
-        assert_eq!(cell(Mode::Multiplex, 1, "his power", 1), json!(1490.85));
-        assert_eq!(cell(Mode::Demultiplex, 0, "his sd", 1), json!(2.58));
-        assert_eq!(cell(Mode::Demultiplex, 1, "his mean", 1), json!(34.72));
+        assert_eq!(cell(Mode::Forward, 1, "thesis sent", 0), json!(19586.51));
+        assert_eq!(cell(Mode::Multiplex, 0, "thesis median", 1), json!(3.39));
+        assert_eq!(cell(Mode::Multiplex, 1, "thesis power", 1), json!(1490.85));
+        assert_eq!(cell(Mode::Demultiplex, 0, "thesis sd", 1), json!(2.58));
+        assert_eq!(cell(Mode::Demultiplex, 1, "thesis mean", 1), json!(34.72));
         assert_eq!(cell(Mode::Bidirectional, 0, "down one-way, mean", 1), json!(2.0));
     }
 
@@ -404,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_is_of_the_population() {
+    fn spread_uses_the_population_deviation() {
         assert_eq!(spread(&[1.0, 2.0, 3.0]), [json!(2.0), json!(0.82), json!(2.0)]);
         assert_eq!(spread(&[]), [Value::Null, Value::Null, Value::Null]);
     }

@@ -10,9 +10,9 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use millrace_rtc::forward::{Bundle, parts};
+use millrace_gateway::forward::{Bundle, parts};
 
-use super::Mode;
+use super::mode::Mode;
 use crate::{
     histogram::Histogram,
     load::peers::{NativePeer, PeerGroup},
@@ -88,11 +88,11 @@ pub struct Traffic {
     sources: Vec<Source>,
     /// Next send time of each source.
     schedule: BinaryHeap<Reverse<(Instant, usize)>>,
-    books: Books,
+    counters: StepCounters,
 }
 
 /// Counters and histograms of the current step.
-struct Books {
+struct StepCounters {
     flows: Vec<Flow>,
     began: Instant,
     window: Duration,
@@ -109,7 +109,7 @@ impl Traffic {
     /// `began`: zero of the clock.
     pub fn new(plan: Plan, began: Instant) -> anyhow::Result<Traffic> {
         ensure!(plan.bytes >= BYTES_MIN, "bytes: {BYTES_MIN} at least");
-        let books = Books {
+        let counters = StepCounters {
             flows: Vec::new(),
             began,
             window: plan.window,
@@ -119,7 +119,7 @@ impl Traffic {
             step: Step::default(),
         };
         let (roles, sources, schedule) = Default::default();
-        Ok(Traffic { plan, group: PeerGroup::new()?, roles, began, sources, schedule, books })
+        Ok(Traffic { plan, group: PeerGroup::new()?, roles, began, sources, schedule, counters })
     }
 
     /// Grows to `peers` peers and sends for the duration `test`. The peers of earlier steps continue to send in the
@@ -133,23 +133,23 @@ impl Traffic {
         test: Duration,
         go_on: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Step> {
-        self.books.step = Step { peers, ..Step::default() };
+        self.counters.step = Step { peers, ..Step::default() };
         let far = Instant::now() + Duration::from_secs(86_400);
-        (self.books.from, self.books.to) = (far, far);
+        (self.counters.from, self.counters.to) = (far, far);
         self.grow(peers, go_on)?;
         let from = Instant::now() + self.plan.period;
         let to = from + test;
-        (self.books.from, self.books.to) = (from, to);
+        (self.counters.from, self.counters.to) = (from, to);
         self.run(from, go_on)?;
         let before = self.bytes();
         self.run(to, go_on)?;
         let after = self.bytes();
         // Wait for messages that are still in transit or in a gathering window.
         let late = Instant::now() + PATIENCE;
-        while self.books.step.came < self.books.step.sent && Instant::now() < late {
+        while self.counters.step.came < self.counters.step.sent && Instant::now() < late {
             self.run(Instant::now() + Duration::from_millis(20), go_on)?;
         }
-        let mut step = std::mem::take(&mut self.books.step);
+        let mut step = std::mem::take(&mut self.counters.step);
         let seconds = test.as_secs_f64();
         step.received_bytes_per_s = (after.0 - before.0) as f64 / seconds;
         step.sent_bytes_per_s = (after.1 - before.1) as f64 / seconds;
@@ -188,11 +188,11 @@ impl Traffic {
                 add(role, query);
             }
         }
-        let books = &mut self.books;
+        let counters = &mut self.counters;
         let mut flow = |is_gathered| {
-            books.flows.push(Flow { next: 0, is_gathered });
-            books.sent.push(0);
-            books.flows.len() - 1
+            counters.flows.push(Flow { next: 0, is_gathered });
+            counters.sent.push(0);
+            counters.flows.len() - 1
         };
         let mut arms = Vec::new();
         for n in first..peers {
@@ -293,24 +293,24 @@ impl Traffic {
             self.schedule.push(Reverse((due + self.plan.period, index)));
             self.send(index, due, now)?;
         }
-        let Self { group, books, .. } = self;
-        group.serve(next, |_, now, _, message| books.hear(now, message))
+        let Self { group, counters, .. } = self;
+        group.serve(next, |_, now, _, message| counters.receive(now, message))
     }
 
     fn send(&mut self, index: usize, due: Instant, now: Instant) -> anyhow::Result<()> {
-        let (books, bytes) = (&mut self.books, self.plan.bytes);
-        if books.is_of_step(due) {
-            books.step.late.record_us((now - due).as_micros() as u64);
+        let (counters, bytes) = (&mut self.counters, self.plan.bytes);
+        if counters.is_of_step(due) {
+            counters.step.late.record_us((now - due).as_micros() as u64);
         }
         match &self.sources[index] {
             Source::One { peer, flow } => {
-                let message = books.message(*flow, due, bytes);
+                let message = counters.message(*flow, due, bytes);
                 self.group.write(*peer, message.as_bytes())
             }
             Source::Bundle { peer, flows } => {
                 let mut bundle = Bundle::default();
                 for (flow, to) in flows {
-                    bundle.push(to, books.message(*flow, due, bytes).as_bytes());
+                    bundle.push(to, counters.message(*flow, due, bytes).as_bytes());
                 }
                 self.group.write(*peer, &bundle.take())
             }
@@ -318,7 +318,7 @@ impl Traffic {
     }
 }
 
-impl Books {
+impl StepCounters {
     fn is_of_step(&self, due: Instant) -> bool {
         (self.from..self.to).contains(&due)
     }
@@ -333,7 +333,7 @@ impl Books {
     }
 
     /// Handles a received message, or a bundle of messages.
-    fn hear(&mut self, now: Instant, message: &[u8]) -> anyhow::Result<()> {
+    fn receive(&mut self, now: Instant, message: &[u8]) -> anyhow::Result<()> {
         if message.first() != Some(&b'[') {
             return self.count(now, message).map(drop);
         }

@@ -92,7 +92,7 @@ impl Experiment for KaradoganTopologies {
             let [p50, p99, max] = [felt.delay.quantile_us(0.5), felt.delay.quantile_us(0.99), felt.delay.max_us()]
                 .map(|us| us.map(|us| us as f64 / 1000.0));
             let is_felt = felt.came == felt.due && p99.is_some_and(|ms| ms < FELT_WITHIN.as_secs_f64() * 1000.0);
-            bench.say(&format!(
+            bench.note(&format!(
                 "{:<5} {} wearers, {} connections on the busiest: {} of {} felt, p50 {:.2} p99 {:.2} ms",
                 topology.name(),
                 choice.clients,
@@ -220,7 +220,7 @@ impl Wearers {
         let Self { topology, group, owners, ends, felt } = self;
         let mut passed_on = Vec::new();
         group.serve(until, |end, now, _, message| {
-            felt.hear(owners[end], now, began, message)?;
+            felt.receive(owners[end], now, began, message)?;
             if *topology == Topology::Star && owners[end] == 0 {
                 passed_on.push((end, message.to_vec()));
             }
@@ -236,7 +236,7 @@ impl Wearers {
 }
 
 impl MovementStats {
-    fn hear(&mut self, by: usize, now: Instant, began: Instant, message: &[u8]) -> anyhow::Result<()> {
+    fn receive(&mut self, by: usize, now: Instant, began: Instant, message: &[u8]) -> anyhow::Result<()> {
         let head =
             message.get(..HEAD_BYTES).and_then(|head| std::str::from_utf8(head).ok()).context("half a message")?;
         let mut words = head.split(' ');
@@ -278,11 +278,11 @@ mod tests {
         let (began, now) = (Instant::now(), Instant::now());
         let mut felt = MovementStats { next: vec![vec![0; 3]; 3], ..MovementStats::default() };
         let message = |wearer: u32, number: u32| format!("{wearer:03} {number:08} {:012}", 0);
-        let mut hear = |by, message: &str| felt.hear(by, now, began, message.as_bytes()).is_ok();
-        assert!(hear(1, &message(0, 0)) && hear(2, &message(0, 0)) && hear(1, &message(0, 1)));
-        assert!(!hear(1, &message(0, 1)), "twice");
-        assert!(!hear(2, &message(0, 2)), "one is missing");
-        assert!(!hear(2, &message(2, 0)), "one's own");
-        assert!(!hear(2, &message(3, 0)) && !hear(2, "000"), "none");
+        let mut receive = |by, message: &str| felt.receive(by, now, began, message.as_bytes()).is_ok();
+        assert!(receive(1, &message(0, 0)) && receive(2, &message(0, 0)) && receive(1, &message(0, 1)));
+        assert!(!receive(1, &message(0, 1)), "twice");
+        assert!(!receive(2, &message(0, 2)), "one is missing");
+        assert!(!receive(2, &message(2, 0)), "one's own");
+        assert!(!receive(2, &message(3, 0)) && !receive(2, "000"), "none");
     }
 }

@@ -123,7 +123,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::load::dialect::script::{in_pieces, websocket};
+    use crate::load::script::{in_pieces, websocket};
 
     #[test]
     fn client_subscribes_and_reads_batched_replies() {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_stream_brings_payloads_in_envelopes() {
+    fn event_stream_payloads_are_unwrapped() {
         let script = b"HTTP/1.1 200 OK\r\n\r\n\r\ndata: {\"connect\":{\"subs\":{\"c\":{}}}}\n\n\
             data: {\"channel\":\"c\",\"pub\":{\"data\":[\"a\"],\"info\":{}}}\n\n";
         let ask = ClientOptions { role: Role::Subscriber, channel: "c", poll_every: Duration::ZERO };

@@ -180,7 +180,7 @@ impl Dialect for Tail {
     }
 
     fn publish(&mut self, _: &[u8], _: &mut Vec<u8>) {
-        unreachable!("server-sent events go one way");
+        unreachable!("a reader of server-sent events does not publish");
     }
 }
 
@@ -234,7 +234,7 @@ impl Dialect for LongPoll {
     }
 
     fn publish(&mut self, _: &[u8], _: &mut Vec<u8>) {
-        unreachable!("who polls does not publish");
+        unreachable!("a polling reader does not publish");
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::load::{Role, dialect::script::in_pieces};
+    use crate::load::{Role, script::in_pieces};
 
     const CREATED: &str = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n";
 
@@ -283,7 +283,7 @@ mod tests {
         let heard = in_pieces(|| dialect(Transport::Sse, Role::Subscriber), script.as_bytes());
         assert_eq!(heard.events, ["Ready", "[\"a\"]", "[\"b\"]"]);
         let (mut tail, mut out) = (Tail::new("/c"), Vec::new());
-        let stream = script.split_once(CREATED).expect("it begins so").1;
+        let stream = script.split_once(CREATED).expect("the response to the creation").1;
         tail.feed(stream.as_bytes(), 0, &mut out, &mut |_| {}).expect("a good script");
         tail.open(&mut out);
         assert!(out.starts_with(b"GET /c?offset=0_10&live=sse HTTP/1.1\r\n"));

@@ -136,7 +136,7 @@ impl Dialect for OverPolling {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dialect::script::{in_pieces, websocket};
+    use crate::load::script::{in_pieces, websocket};
 
     #[test]
     fn socket_connects_answers_pings_and_reads() {

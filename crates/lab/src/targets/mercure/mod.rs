@@ -103,7 +103,7 @@ mod tests {
     use crate::load::Role;
 
     #[test]
-    fn a_publication_is_a_form() {
+    fn publication_is_sent_as_a_form() {
         let ask = ClientOptions { role: Role::Publisher, channel: "lab/all", poll_every: Duration::ZERO };
         let (mut publisher, mut out) = (Mercure.dialect(Transport::Sse, &ask), Vec::new());
         publisher.publish(b"[\"mr1 7 x\"]", &mut out);

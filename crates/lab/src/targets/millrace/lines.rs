@@ -77,7 +77,7 @@ impl Dialect for Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dialect::script::{in_pieces, run_script};
+    use crate::load::script::{in_pieces, run_script};
 
     #[test]
     fn lines_survive_any_split_and_resume() {

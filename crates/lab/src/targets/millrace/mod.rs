@@ -19,7 +19,7 @@ use crate::{
         http::{EventSource, Poster},
         websocket::Bare,
     },
-    targets::{ClientOptions, OVER_TCP, Options, Server, Target, Transport, install, process::Ready, tls::TlsTarget},
+    targets::{ClientOptions, OVER_TCP, Options, Server, Target, TlsTarget, Transport, install, process::Ready},
 };
 
 pub struct Millrace;

@@ -101,14 +101,14 @@ impl Dialect for Poll {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dialect::script::in_pieces;
+    use crate::load::script::in_pieces;
 
     const SCRIPT: &[u8] = b"HTTP/1.1 204 No Content\r\nmillrace-position: e:0\r\n\r\n\
         HTTP/1.1 200 OK\r\nmillrace-position: e:2\r\ncontent-length: 105\r\n\r\n\
         {\"position\":\"e:2\",\"messages\":[{\"position\":\"e:1\",\"time\":1,\"data\":[\"a\"]},{\"position\":\"e:2\",\"time\":1,\"data\":[\"b\"]}]}";
 
     #[test]
-    fn each_request_goes_on_from_the_last_answer() {
+    fn each_poll_continues_after_the_last_answer() {
         let script = std::str::from_utf8(SCRIPT).unwrap();
         let body = script.rsplit_once("\r\n\r\n").unwrap().1.len();
         let script = script.replace("105", &body.to_string());
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn polling_waits_for_its_time() {
+    fn poll_waits_for_its_interval() {
         let (mut poll, mut out) = (Poll::every("/c", Duration::from_secs(5)), Vec::new());
         assert!(!poll.open(&mut out));
         out.clear();

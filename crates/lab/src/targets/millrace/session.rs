@@ -21,16 +21,16 @@ pub struct Session {
     /// Id of the last command. The first command subscribes.
     id: u64,
     command: Vec<u8>,
-    say: Say,
+    write_frame: WriteFrame,
 }
 
 /// Appends a text, given in parts, with the framing of the transport.
-type Say = fn(parts: &[&[u8]], out: &mut Vec<u8>);
+type WriteFrame = fn(parts: &[&[u8]], out: &mut Vec<u8>);
 
 impl Session {
-    pub fn new(ask: &ClientOptions<'_>, say: Say) -> Self {
+    pub fn new(ask: &ClientOptions<'_>, write_frame: WriteFrame) -> Self {
         let (position, command) = Default::default();
-        Self { role: ask.role, channel: ask.channel.into(), position, id: 0, command, say }
+        Self { role: ask.role, channel: ask.channel.into(), position, id: 0, command, write_frame }
     }
 
     pub fn over_websocket(ask: &ClientOptions<'_>) -> OverWebSocket<Session> {
@@ -58,7 +58,7 @@ impl Subprotocol for Session {
                 let since = String::from_utf8_lossy(position);
                 let since = if since.is_empty() { String::new() } else { format!(r#","since":"{since}""#) };
                 let subscribe = format!(r#"{{"id":1,"subscribe":{{"channel":"{channel}"{since}}}}}"#);
-                (self.say)(&[subscribe.as_bytes()], out);
+                (self.write_frame)(&[subscribe.as_bytes()], out);
             } else {
                 emit(Event::Ready);
             }
@@ -80,7 +80,7 @@ impl Subprotocol for Session {
         self.command.clear();
         write!(self.command, r#"{{"id":{},"publish":{{"channel":"{}","data":"#, self.id, self.channel)
             .expect("memory takes it");
-        (self.say)(&[&self.command, payload, b"}}"], out);
+        (self.write_frame)(&[&self.command, payload, b"}}"], out);
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::load::dialect::script::{in_pieces, run_script, websocket};
+    use crate::load::script::{in_pieces, run_script, websocket};
 
     #[test]
     fn session_subscribes_reads_and_resumes() {

@@ -168,7 +168,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::load::dialect::script::{in_pieces, websocket};
+    use crate::load::script::{in_pieces, websocket};
 
     #[test]
     fn packets_survive_any_split_into_messages() {

@@ -16,9 +16,8 @@ use crate::{
         websocket::Bare,
     },
     targets::{
-        ClientOptions, Options, Server, Target, Transport, install,
+        ClientOptions, Options, Server, Target, TlsTarget, Transport, install,
         process::{Ready, free_address},
-        tls::TlsTarget,
     },
 };
 
@@ -160,7 +159,7 @@ impl Dialect for LongPoll {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dialect::script::in_pieces;
+    use crate::load::script::in_pieces;
 
     #[test]
     fn each_poll_names_the_last_message() {

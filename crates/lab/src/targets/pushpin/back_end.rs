@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_is_the_channel() {
+    fn channel_is_read_from_the_path() {
         let back_end = BackEnd::start().unwrap();
         let mut stream = TcpStream::connect(back_end.address).unwrap();
         stream.write_all(b"GET /lab/all HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();

@@ -94,7 +94,7 @@ fn frame(flags: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dialect::script::in_pieces;
+    use crate::load::script::in_pieces;
 
     #[test]
     fn handshake_survives_splits_and_publication_is_event() {

@@ -60,7 +60,7 @@ fn the_same_build_is_within_noise() {
 }
 
 #[test]
-fn a_tenth_more_cpu_is_found() {
+fn ten_percent_more_cpu_is_found() {
     // Detection by CPU noise: up to 3 % nearly always, at 6 % no longer.
     let found = |cpu: f64| {
         let seen = verdicts(100, Noise { cpu, disturbed: 0.0, ..ASSUMED }, 1.1);
@@ -118,7 +118,7 @@ fn comparison_names_place_and_size() {
 }
 
 #[test]
-fn four_runs_are_enough_and_three_are_not() {
+fn comparison_needs_four_runs() {
     let mut chance = Chance::new(3);
     let quiet = Noise { cpu: 0.005, latency: 0.02, memory: 0.005, disturbed: 0.0 };
     let mut of = |factor, repeats| recorded(&mut chance, quiet, factor, repeats);

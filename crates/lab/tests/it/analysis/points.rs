@@ -52,7 +52,7 @@ fn invalid_runs_are_shown_and_marked() {
 }
 
 #[test]
-fn a_run_that_never_began_is_listed() {
+fn run_without_phases_is_listed() {
     let failed = invalid(Run { target: "bun".into(), ..Run::default() });
     let analysis = analysis(vec![failed, with(run("millrace", "sse", 50, 0), 3.0, 400.0)]);
     let (bun, ours) = (&analysis.points[0], &analysis.points[1]);
@@ -77,7 +77,7 @@ fn late_messages_are_not_delivered_in_time() {
 
 /// Of the second in which publishing ended, only the part before the end counts.
 #[test]
-fn the_last_second_is_shared_by_time() {
+fn partial_last_second_is_divided_by_time() {
     let mut fast = with(run("millrace", "sse", 10, 0), 3.0, 400.0);
     let test = test_of(&mut fast);
     (test.start_s, test.end_s, test.drained_s) = (1.5, 6.5, 6.52);
@@ -127,7 +127,7 @@ fn scaling_and_its_knee_are_found() {
 }
 
 #[test]
-fn a_connection_costs_the_slope() {
+fn cost_per_connection_is_the_slope() {
     let mut runs = Vec::new();
     for (connections, repeat) in [100u64, 1000, 5000].into_iter().flat_map(|load| (0..3).map(move |i| (load, i))) {
         let mut run = run("millrace", "websocket", connections, repeat);
@@ -165,7 +165,7 @@ fn steady(residence_s: f64) -> Run {
 }
 
 #[test]
-fn littles_law_finds_a_clock_that_is_wrong() {
+fn littles_law_detects_a_wrong_clock() {
     let panel = |run: Run| analysis(vec![run]).points[0].little;
     let right = panel(steady(0.2)).unwrap();
     assert!(right.is_steady && right.little.holds && (right.little.in_flight - 400.0).abs() < 1e-6, "{right:?}");
@@ -232,7 +232,7 @@ fn rivals_are_compared_where_both_have_enough_runs() {
 }
 
 #[test]
-fn an_analysis_comes_back_as_it_was() {
+fn analysis_round_trips() {
     let mut runs: Vec<Run> = (0..4).map(|repeat| with(run("millrace", "sse", 50, repeat), 3.0, 400.0)).collect();
     runs[0].seconds = vec![second(1.0, 200, 10_000)];
     let mut recording = recording(runs);

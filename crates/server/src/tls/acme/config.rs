@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tls::files;
+use crate::tls::storage::data_dir;
 
 /// Maximum number of domains of one certificate. Source: Let's Encrypt, "Rate Limits".
 const DOMAINS_MAX: usize = 100;
@@ -48,7 +48,7 @@ impl Config {
     /// Returns the folder for the account key and the certificates.
     pub fn cache(&self) -> PathBuf {
         match self.cache.as_str() {
-            "" => files::data_dir("acme"),
+            "" => data_dir("acme"),
             path => path.into(),
         }
     }
@@ -62,13 +62,13 @@ impl Config {
             return if self.accept_terms { Err(("tls.acme.accept_terms", what)) } else { Ok(()) };
         }
         if !self.accept_terms {
-            let what = "has to be true (--tls-acme-accept-terms) before certificates are got: whoever signs them has terms of service. \
-                Let's Encrypt's are at https://letsencrypt.org/repository/";
+            let what = "must be true (--tls-acme-accept-terms): certificates require the acceptance of the terms of service of the certificate \
+                authority. Those of Let's Encrypt are at https://letsencrypt.org/repository/";
             return Err(("tls.acme.accept_terms", what));
         }
         if self.domains.len() > DOMAINS_MAX || !self.domains.iter().all(|domain| is_domain(domain)) {
-            let what = "are up to 100 names such as `app.example`, in lower case (`xn--..` for what is not ASCII); \
-                TLS-ALPN-01 has no wildcards, and no addresses";
+            let what = "must be up to 100 domain names such as `app.example`, in lower case (`xn--..` for names beyond ASCII). \
+                TLS-ALPN-01 supports neither wildcards nor IP addresses";
             return Err(("tls.acme.domains", what));
         }
         if !self.contact.iter().all(|mail| is_mail(mail)) {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_got_is_named() {
+    fn invalid_acme_settings_are_named() {
         assert_eq!(Config::default().check(), Ok(()));
         assert_eq!(refused(|_| {}), None);
         assert_eq!(refused(|config| config.accept_terms = false), Some("tls.acme.accept_terms"));

@@ -20,7 +20,7 @@ pub use config::Config;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread::JoinHandle,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -31,10 +31,7 @@ use instant_acme::{
     Account, AuthorizationStatus, ChallengeType, Error, Identifier, NewAccount, NewOrder, Order, OrderStatus,
     RetryPolicy,
 };
-use rustls::{
-    server::{ClientHello, ResolvesServerCert},
-    sign::CertifiedKey,
-};
+use rustls::sign::CertifiedKey;
 use tokio::{
     sync::Notify,
     time::{sleep, timeout},
@@ -45,7 +42,7 @@ use self::{
     client::Client,
     store::{Issued, Store},
 };
-use super::Spoken;
+use super::state::TlsState;
 
 /// Timeout of an order, from the first request to the certificate.
 const ORDER: Duration = Duration::from_secs(5 * 60);
@@ -55,9 +52,9 @@ const STEP: Duration = Duration::from_secs(90);
 const PAUSE: Duration = Duration::from_secs(60);
 const PAUSE_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 /// Maximum time between two checks of the clock: the clock may be set, and a machine may sleep.
-const LOOK: Duration = Duration::from_secs(60 * 60);
+const CLOCK_CHECK: Duration = Duration::from_secs(60 * 60);
 /// Maximum number of characters of an error in the log.
-const TOLD_MAX: usize = 1000;
+const ERROR_CHARS_MAX: usize = 1000;
 
 /// ACME account, its cache, and the results of its orders.
 pub struct Acme {
@@ -65,30 +62,17 @@ pub struct Acme {
     store: Arc<Store>,
     client: Client,
     issued: Option<Issued>,
-    again: Arc<Notify>,
-    pub figures: Arc<Figures>,
+    retry_now: Arc<Notify>,
+    pub metrics: Arc<Metrics>,
 }
 
 /// Metrics of ACME.
 #[derive(Default)]
-pub struct Figures {
+pub struct Metrics {
     pub certificates: AtomicU64,
     pub errors: AtomicU64,
     /// Expiry of the certificate in use, in seconds since 1970; 0: there is none.
     pub expires_s: AtomicU64,
-}
-
-/// Resolver without a certificate: every handshake fails, and the first failure is logged.
-#[derive(Debug, Default)]
-pub struct NoneYet(AtomicBool);
-
-impl ResolvesServerCert for NoneYet {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        if !self.0.swap(true, Relaxed) {
-            tracing::warn!("no certificate yet; TLS handshakes fail until the ACME server issues one");
-        }
-        None
-    }
 }
 
 impl Acme {
@@ -104,33 +88,33 @@ impl Acme {
         });
         let issued = issued.filter(|issued| issued.until > SystemTime::now());
         let identity = issued.as_ref().map(|issued| issued.identity.clone());
-        let (client, again, figures) = (Client::new(&config.ca)?, Arc::default(), Arc::<Figures>::default());
+        let (client, retry_now, metrics) = (Client::new(&config.ca)?, Arc::default(), Arc::<Metrics>::default());
         if let Some(issued) = &issued {
-            figures.show(issued);
+            metrics.show(issued);
         }
-        Ok((Self { config: config.clone(), store: Arc::new(store), client, issued, again, figures }, identity))
+        Ok((Self { config: config.clone(), store: Arc::new(store), client, issued, retry_now, metrics }, identity))
     }
 
     /// Ends a pause after an error, so that the next order starts at once.
-    pub fn try_again(&self) {
-        self.again.notify_one();
+    pub fn retry(&self) {
+        self.retry_now.notify_one();
     }
 
-    /// Starts the thread that requests and renews certificates for `spoken`, until `stop` completes.
+    /// Starts the thread that requests and renews certificates for `tls`, until `stop` completes.
     ///
     /// Errors: the system refuses a thread.
     pub(super) fn start(
         &self,
-        spoken: Arc<Spoken>,
+        tls: Arc<TlsState>,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<JoinHandle<()>> {
         let keeper = Keeper {
             config: self.config.clone(),
             store: self.store.clone(),
             client: self.client.clone(),
-            spoken,
-            again: self.again.clone(),
-            figures: self.figures.clone(),
+            tls,
+            retry_now: self.retry_now.clone(),
+            metrics: self.metrics.clone(),
         };
         let issued = self.issued.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -147,7 +131,7 @@ impl Acme {
     }
 }
 
-impl Figures {
+impl Metrics {
     fn show(&self, issued: &Issued) {
         self.expires_s.store(issued.until.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(), Relaxed);
     }
@@ -157,9 +141,9 @@ struct Keeper {
     config: Config,
     store: Arc<Store>,
     client: Client,
-    spoken: Arc<Spoken>,
-    again: Arc<Notify>,
-    figures: Arc<Figures>,
+    tls: Arc<TlsState>,
+    retry_now: Arc<Notify>,
+    metrics: Arc<Metrics>,
 }
 
 impl Keeper {
@@ -175,40 +159,40 @@ impl Keeper {
         let mut failures = 0;
         loop {
             if let Some(issued) = &issued {
-                self.rest(issued.renew_at()).await;
+                self.wait_until(issued.renew_at()).await;
             }
             let ordered =
                 timeout(ORDER, self.order()).await.unwrap_or_else(|_| bail!("no certificate within {ORDER:?}"));
             match ordered {
                 Ok(new) => {
                     failures = 0;
-                    self.figures.certificates.fetch_add(1, Relaxed);
-                    self.figures.show(&new);
+                    self.metrics.certificates.fetch_add(1, Relaxed);
+                    self.metrics.show(&new);
                     let lasts_s = new.until.duration_since(SystemTime::now()).unwrap_or_default().as_secs();
                     tracing::info!(domains, lasts_s, "new certificate issued");
                     issued = Some(new);
                 }
                 Err(error) => {
                     failures += 1;
-                    self.figures.errors.fetch_add(1, Relaxed);
+                    self.metrics.errors.fetch_add(1, Relaxed);
                     self.pause(failures, &error, issued.as_ref()).await;
                 }
             }
         }
     }
 
-    async fn rest(&self, until: SystemTime) {
+    async fn wait_until(&self, until: SystemTime) {
         while let Ok(left) = until.duration_since(SystemTime::now()) {
             // Sleep a little longer, so that the deadline has certainly passed.
-            sleep(left.min(LOOK) + Duration::from_millis(10)).await;
+            sleep(left.min(CLOCK_CHECK) + Duration::from_millis(10)).await;
         }
         // Discard a retry that was requested while there was nothing to retry.
-        let _ = timeout(Duration::ZERO, self.again.notified()).await;
+        let _ = timeout(Duration::ZERO, self.retry_now.notified()).await;
     }
 
     async fn pause(&self, failures: u32, error: &anyhow::Error, shown: Option<&Issued>) {
         let pause = pause_after(failures, rand_unit());
-        let error: String = format!("{error:#}").chars().take(TOLD_MAX).collect();
+        let error: String = format!("{error:#}").chars().take(ERROR_CHARS_MAX).collect();
         let again_in_s = pause.as_secs();
         match shown.is_some_and(|issued| issued.until > SystemTime::now()) {
             true => {
@@ -220,7 +204,7 @@ impl Keeper {
                 "certificate request failed; TLS handshakes fail until one succeeds (SIGHUP retries now)"
             ),
         }
-        let _ = timeout(pause, self.again.notified()).await;
+        let _ = timeout(pause, self.retry_now.notified()).await;
     }
 
     /// Orders a certificate and puts it in use.
@@ -236,23 +220,25 @@ impl Keeper {
             }
             order => order.context("the ACME server refused the order")?,
         };
-        let _answering = Answering(&self.spoken);
+        let _guard = ChallengeGuard(&self.tls);
         self.prove(&mut order).await?;
         let retries = RetryPolicy::new().timeout(STEP);
         match order.poll_ready(&retries).await {
             Ok(OrderStatus::Ready) => {}
-            Err(error @ Error::Timeout(_)) => return Err(error).context("the proofs were not looked at in time"),
-            _ => bail!("the ACME server could not validate the domains: {}", objections(&mut order).await),
+            Err(error @ Error::Timeout(_)) => {
+                return Err(error).context("the ACME server did not validate the domains in time");
+            }
+            _ => bail!("the ACME server could not validate the domains: {}", validation_errors(&mut order).await),
         }
         let key = order.finalize().await.context("the ACME server refused to issue the certificate")?;
-        let chain = order.poll_certificate(&retries).await.context("the certificate is not given out")?;
+        let chain = order.poll_certificate(&retries).await.context("the ACME server did not return the certificate")?;
         let pem = format!("{key}\n{chain}");
         let issued = Issued::of(&pem, &self.config.domains).context("the certificate cannot be used")?;
         ensure!(
             issued.renew_at() > SystemTime::now(),
             "the new certificate has already expired; check the clock of this machine"
         );
-        self.spoken.certify(issued.identity.clone())?;
+        self.tls.certify(issued.identity.clone())?;
         // If the disk is full, use the certificate anyway: without it the server could not serve TLS.
         if let Err(error) = self.store.keep_certificate(&pem) {
             let error = format!("{error:#}");
@@ -264,7 +250,7 @@ impl Keeper {
     async fn account(&self) -> anyhow::Result<Account> {
         let builder = Account::builder_with_http(Box::new(self.client.clone()));
         if let Some(kept) = self.store.account()? {
-            return builder.from_credentials(kept).await.context("the ACME server cannot be asked");
+            return builder.from_credentials(kept).await.context("the ACME server does not answer");
         }
         let contact: Vec<String> = self.config.contact.iter().map(|mail| format!("mailto:{mail}")).collect();
         let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
@@ -274,7 +260,7 @@ impl Keeper {
             only_return_existing: false,
         };
         let created = builder.create(&new, self.config.directory.clone(), None).await;
-        let (account, credentials) = created.context("the ACME server gives us no account")?;
+        let (account, credentials) = created.context("the ACME server refused to create an account")?;
         self.store.keep_account(&credentials)?;
         Ok(account)
     }
@@ -284,7 +270,7 @@ impl Keeper {
         let mut proofs = Proofs::default();
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
-            let mut authorization = authorization.context("a proof is wanted, but not which")?;
+            let mut authorization = authorization.context("the ACME server did not send an authorization")?;
             match authorization.status {
                 AuthorizationStatus::Valid => continue,
                 AuthorizationStatus::Pending => {}
@@ -294,7 +280,7 @@ impl Keeper {
             let mut challenge = challenge.context("the ACME server does not offer TLS-ALPN-01")?;
             let domain = challenge.identifier().to_string();
             proofs.add(&domain, challenge.key_authorization().digest().as_ref())?;
-            self.spoken.answer(Some(proofs.config()?));
+            self.tls.set_challenge(Some(proofs.config()?));
             challenge.set_ready().await.with_context(|| format!("the challenge for {domain} was refused"))?;
         }
         Ok(())
@@ -305,26 +291,26 @@ impl Keeper {
 const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
 /// Drop guard that removes the challenge certificates when the order ends for any reason.
-struct Answering<'a>(&'a Spoken);
+struct ChallengeGuard<'a>(&'a TlsState);
 
-impl Drop for Answering<'_> {
+impl Drop for ChallengeGuard<'_> {
     fn drop(&mut self) {
-        self.0.answer(None);
+        self.0.set_challenge(None);
     }
 }
 
 /// Returns the errors that the ACME server reports for each domain.
-async fn objections(order: &mut Order) -> String {
-    let mut told = Vec::new();
+async fn validation_errors(order: &mut Order) -> String {
+    let mut errors_by_domain = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {
         if authorization.refresh().await.is_ok() {
             let errors = authorization.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
             let name = authorization.identifier().to_string();
-            told.extend(errors.map(|error| format!("{name}: {error}")));
+            errors_by_domain.extend(errors.map(|error| format!("{name}: {error}")));
         }
     }
-    told.join("; ")
+    errors_by_domain.join("; ")
 }
 
 /// Returns the pause after an error. It doubles with each failure. `chance` (0 to 1) changes it by up to a quarter, so
@@ -345,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_bound() {
+    fn pauses_double_up_to_maximum() {
         let pauses: Vec<_> = (1..=12).map(|failures| pause_after(failures, 0.5).as_secs()).collect();
         assert_eq!(pauses[..4], [60, 120, 240, 480]);
         assert_eq!(pauses[11], 6 * 60 * 60);

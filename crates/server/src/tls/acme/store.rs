@@ -17,8 +17,8 @@ use x509_parser::{
 };
 
 use crate::tls::{
-    certified,
-    files::{certificates, make_private_dir, write},
+    files::{certificates, check_pair},
+    storage::{make_private_dir, write},
 };
 
 const ACCOUNT: &str = "account.json";
@@ -50,9 +50,9 @@ impl Store {
         let folder = cache.join(name.trim_start_matches('.'));
         make_private_dir(&folder).with_context(unusable)?;
         let store = Self { folder };
-        let trial = store.path("trial");
-        write(&trial, "", 0o600).with_context(unusable)?;
-        fs::remove_file(&trial).with_context(|| format!("{} cannot be removed", trial.display()))?;
+        let probe = store.path("probe");
+        write(&probe, "", 0o600).with_context(unusable)?;
+        fs::remove_file(&probe).with_context(|| format!("cannot remove {}", probe.display()))?;
         Ok(store)
     }
 
@@ -63,7 +63,12 @@ impl Store {
         let Some(text) = self.read(ACCOUNT)? else { return Ok(None) };
         // The error must not contain the text: it includes a key.
         let account = serde_json::from_str(&text).ok();
-        account.map(Some).with_context(|| format!("{} is no account: move it away", self.path(ACCOUNT).display()))
+        account.map(Some).with_context(|| {
+            format!(
+                "{} is not a valid ACME account; move the file away, and the server creates a new account",
+                self.path(ACCOUNT).display()
+            )
+        })
     }
 
     pub fn keep_account(&self, account: &AccountCredentials) -> anyhow::Result<()> {
@@ -92,7 +97,7 @@ impl Store {
         match fs::read_to_string(&path) {
             Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
     }
 
@@ -118,7 +123,7 @@ impl Issued {
             UNIX_EPOCH + Duration::from_secs(u64::try_from(at.timestamp()).unwrap_or_default())
         };
         let (from, until) = (time(validity.not_before), time(validity.not_after));
-        Ok(Self { identity: certified((chain, key))?, from, until })
+        Ok(Self { identity: check_pair((chain, key))?, from, until })
     }
 
     /// Returns the time when two thirds of the lifetime are over. The last third is left for retries.
@@ -128,5 +133,5 @@ impl Issued {
 }
 
 fn unusable() -> &'static str {
-    "the `cache`, where the account's key and the certificates are kept, cannot be used; name another folder by tls.acme.cache"
+    "cannot use the folder of the account key and the certificates; name another folder in tls.acme.cache"
 }

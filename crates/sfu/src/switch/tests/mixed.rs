@@ -51,7 +51,7 @@ impl Mixed {
             self.mixer.handle(input, *now);
         }
         if let Some(mixed) = self.mixer.handle_timeout(*now) {
-            switch.pass_mixed("room", &mixed, *now, &mut |to, datagram| in_flight.push((to, datagram)));
+            switch.send_mixed("room", &mixed, *now, &mut |to, datagram| in_flight.push((to, datagram)));
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use millrace_room::Muted;
-use millrace_rtc::Broken;
+use millrace_rtc::ConnectionError;
 use str0m::media::MediaKind;
 
 use super::*;
@@ -326,7 +326,7 @@ fn library_panic_removes_one_member() {
     let id = net.clients[broken].id;
     let Net { switch, in_flight, now, clients, .. } = &mut net;
     let send = &mut |to, datagram| in_flight.push((to, datagram));
-    let defect = |_: &mut str0m::Rtc| -> Result<(), Broken> { panic!("a defect, as the test wants it") };
+    let defect = |_: &mut str0m::Rtc| -> Result<(), ConnectionError> { panic!("a defect, as the test wants it") };
     assert_eq!(switch.work(id, *now, send, |member, collected| member.run(collected, defect)), None);
     assert_eq!(switch.poll_event(), Some(Event::Left { id, panicked: true }));
     clients.iter_mut().for_each(|client| client.out.events.clear());

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, header, request::Parts};
 use millrace_protocol::{Code, Error};
 
-use super::{Access, origin};
+use super::{origin, settings::Access};
 use crate::http::{is_upgrade, offered};
 
 /// Prefix of the `Sec-WebSocket-Protocol` item that carries a token.
@@ -30,7 +30,7 @@ pub fn find<'a>(access: &Access, parts: &'a Parts, allowed_origins: &[String]) -
     }
     if let Some(token) = in_query(parts) {
         // The refused token must not be repeated: the logs of every proxy on the path already hold it.
-        let detail = "a token in a URL is logged on the way and is not taken here: send it as `Authorization: Bearer ..`, or beside a \
+        let detail = "a token in a URL appears in logs of proxies and is refused here: send it as `Authorization: Bearer ..`, or beside a \
             WebSocket's subprotocol (docs/reference/protocol.md, \"Credentials\")";
         return if access.query { Ok(Some(token)) } else { Err(Error::new(Code::BadRequest, detail)) };
     }
@@ -50,7 +50,8 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Error> {
         let (scheme, token) = text.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
-    let other = || Error::new(Code::Unauthorized, "the scheme is `Bearer`: `Authorization: Bearer ..`");
+    let other =
+        || Error::new(Code::Unauthorized, "the authorization scheme must be `Bearer`: `Authorization: Bearer ..`");
     token.filter(|token| !token.is_empty()).map(Some).ok_or_else(other)
 }
 

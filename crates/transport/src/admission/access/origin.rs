@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use http::{Version, header, request::Parts, uri::Authority};
 use millrace_protocol::{Code, Error};
 
-use super::Access;
+use super::settings::Access;
 
 /// Maximum length of an origin that a refusal repeats.
 const ORIGIN_BYTES_MAX: usize = 256;
@@ -120,8 +120,8 @@ pub fn check_host(hosts: Option<&[String]>, parts: &Parts) -> Result<(), Error> 
     if is_local || hosts.iter().any(|name| name.eq_ignore_ascii_case(host)) {
         return Ok(());
     }
-    let detail = "this server is open to its own machine only, and was asked under a foreign name; if the name is yours, add it to \
-        `server.hosts`, or say `--behind-proxy` if a proxy stands in front";
+    let detail = "this server accepts only local host names, and the request has another one; if the name is yours, add it to \
+        `server.hosts`, or use `--behind-proxy` if a proxy forwards the requests";
     Err(Error::new(Code::Forbidden, detail))
 }
 

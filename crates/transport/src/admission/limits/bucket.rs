@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_then_the_rate_then_a_burst_again() {
+    fn bucket_refills_for_next_burst() {
         let (mut bucket, rate) = (Bucket::default(), rate(10, 2));
         assert_eq!(taken(&mut bucket, rate, 100, SECOND), 20);
         assert_eq!(bucket.take(1, rate, SECOND), Err(Duration::from_millis(100)));
@@ -90,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn over_a_long_time_the_rate_is_kept_exactly() {
+    fn bucket_keeps_exact_long_term_rate() {
         let (mut bucket, rate) = (Bucket::default(), rate(7, 1));
         let total: usize = (0..1000).map(|tenth| taken(&mut bucket, rate, 5, tenth * SECOND / 10)).sum();
         assert!((700..=707).contains(&total), "{total}");
     }
 
     #[test]
-    fn what_is_larger_than_the_bucket_waits_for_all_of_it() {
+    fn oversized_request_waits_for_full_bucket() {
         let (mut bucket, rate) = (Bucket::default(), rate(1000, 1));
         assert_eq!(bucket.take(5000, rate, 0), Ok(()));
         assert_eq!(bucket.take(1, rate, 0), Err(Duration::from_millis(4001)));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_says_how_long_to_wait() {
+    fn debt_returns_wait_time() {
         let (mut bucket, rate) = (Bucket::default(), rate(100, 1));
         assert_eq!(bucket.owe(100, rate, 0), Duration::ZERO);
         assert_eq!(bucket.owe(50, rate, 0), Duration::from_millis(500));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_no_limit() {
+    fn zero_disables_the_limit() {
         assert_eq!(Rate::of(0, Duration::from_secs(1)), None);
     }
 }

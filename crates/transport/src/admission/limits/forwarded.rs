@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_no_trusted_proxy_vouches_for_is_the_client() {
+    fn first_untrusted_hop_is_the_client() {
         for (peer, lines, expected) in [
             ("10.0.0.1", &["192.0.2.1"][..], "192.0.2.1"),
             ("10.0.0.1", &["192.0.2.1, 10.0.0.2"], "192.0.2.1"),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_is_believed() {
+    fn untrusted_sender_header_is_ignored() {
         for header in [ForwardedHeader::XForwardedFor, ForwardedHeader::Forwarded] {
             for line in ["192.0.2.1", "for=192.0.2.1", "10.0.0.1", "for=10.0.0.1, for=192.0.2.1"] {
                 assert_eq!(client(header, "203.0.113.9", &[line]), "203.0.113.9", "{line}");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_is_read_by_the_standard() {
+    fn forwarded_header_is_parsed_by_rfc() {
         for (line, expected) in [
             ("for=192.0.2.1", "192.0.2.1"),
             ("For=\"192.0.2.1:4711\"", "192.0.2.1"),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_ends_the_chain() {
+    fn invalid_address_ends_proxy_chain() {
         for text in [
             "",
             " ",
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn however_much_is_said_a_few_hops_are_looked_at() {
+    fn number_of_parsed_hops_is_limited() {
         let hops = |count: usize| vec!["10.0.0.2"; count].join(",");
         let line = |count| format!("192.0.2.1,{}", hops(count));
         assert_eq!(client(ForwardedHeader::XForwardedFor, "10.0.0.1", &[&line(HOPS_MAX - 1)]), "192.0.2.1");

@@ -9,10 +9,10 @@
 //! docs/reference/limits.md lists all limits.
 
 mod bucket;
+mod connection_quotas;
 mod forwarded;
-mod held;
-mod member;
 mod pending;
+mod slots;
 mod table;
 
 use std::{
@@ -28,16 +28,16 @@ use std::{
 
 use millrace_protocol::{
     Code, Error, Holder,
-    websocket::{self, Broken},
+    websocket::{self, CloseFrame},
 };
 
 pub use bucket::{Bucket, Rate};
+pub(crate) use connection_quotas::UNCOUNTED_BYTES;
+pub use connection_quotas::{ConnectionQuotas, Direction, RequestConnection};
 pub(crate) use forwarded::ForwardedFor;
 pub use forwarded::{ForwardedHeader, Proxies};
-pub use held::{ConnectionSlot, ReaderSlot};
-pub(crate) use member::UNCOUNTED_BYTES;
-pub use member::{ConnectionQuotas, Direction, RequestConnection};
 pub use pending::Pending;
+pub use slots::{ConnectionSlot, ReaderSlot};
 use table::Table;
 
 use crate::config::{Config, Network};
@@ -235,7 +235,7 @@ impl Limits {
 
     fn connect_at(self: &Arc<Self>, address: IpAddr, now_ns: u64) -> Result<ConnectionSlot, Error> {
         if self.pressure() >= Pressure::RefuseConnections {
-            let detail = "this server is short of memory; try again, or another one";
+            let detail = "this server is short of memory; try again, or use another server";
             return Err(self.refuse(Limit::MemoryConnections, Error::new(Code::Unavailable, detail)));
         }
         let rules = self.rules();
@@ -258,13 +258,13 @@ impl Limits {
                 Ok::<(), Error>(())
             })?;
         }
-        // From here on the connection is counted. Dropping the permit uncounts it.
-        let permit = ConnectionSlot { limits: self.clone(), address };
+        // From here on the connection is counted. Dropping the slot uncounts it.
+        let connection_slot = ConnectionSlot { limits: self.clone(), address };
         if self.connections.fetch_add(1, Relaxed) >= rules.connections_max {
-            let detail = "this server has as many connections as it may; try again, or another one";
+            let detail = "this server has its maximum number of connections; try again, or use another server";
             return Err(self.refuse(Limit::Connections, Error::new(Code::Unavailable, detail)));
         }
-        Ok(permit)
+        Ok(connection_slot)
     }
 
     /// Admits a new long-lived reader: a session, a stream or a long poll. `address` is set behind a proxy, where
@@ -280,12 +280,12 @@ impl Limits {
             return Ok(None);
         }
         let rules = self.rules();
-        let mut seat = ReaderSlot { limits: self.clone(), subject: None, address, is_counted: false };
+        let mut reader_slot = ReaderSlot { limits: self.clone(), subject: None, address, is_counted: false };
         if let Some(address) = address.filter(|address| !rules.is_exempt(*address)) {
             self.addresses.with(&key(address), |entry| {
                 self.check_connections(entry.connections, rules.connections_per_address_max)?;
                 entry.connections += 1;
-                seat.is_counted = true;
+                reader_slot.is_counted = true;
                 Ok::<(), Error>(())
             })?;
         }
@@ -296,11 +296,11 @@ impl Limits {
                     return Err(self.refuse(Limit::ConnectionsPerSubject, Error::new(Code::TooMany, detail)));
                 }
                 entry.connections += 1;
-                seat.subject = Some(subject.clone());
+                reader_slot.subject = Some(subject.clone());
                 Ok(())
             })?;
         }
-        Ok(Some(seat))
+        Ok(Some(reader_slot))
     }
 
     /// Returns the holder that new channels and rooms of a client are charged to: the holder of its subject, or
@@ -449,8 +449,8 @@ impl Limits {
     }
 
     /// Counts a protocol error of a client if a limit has caused it.
-    pub fn count_broken(&self, broken: Broken) {
-        match broken.reason {
+    pub fn count_close(&self, close: CloseFrame) {
+        match close.reason {
             websocket::TOO_LARGE => self.count(Limit::MessageBytes),
             websocket::TOO_MANY_FRAGMENTS => self.count(Limit::Fragments),
             websocket::TOO_COMPRESSIBLE => self.count(Limit::InflateRatio),

@@ -62,7 +62,7 @@ impl Pending {
         let (more, max) = (bytes - self.bytes, limits.pending_bytes_max.load(Relaxed));
         let add = |pending: usize| pending.checked_add(more).filter(|pending| *pending <= max);
         if limits.pending_bytes.fetch_update(AcqRel, Relaxed, add).is_err() {
-            let detail = "too much waits for other clients; try again";
+            let detail = "too many bytes are queued for other clients; try again";
             return Err(limits.refuse(Limit::Pending, Error::new(Code::Unavailable, detail)));
         }
         self.bytes = bytes;

@@ -21,7 +21,7 @@ fn code<T>(result: Result<T, Error>) -> Code {
 }
 
 #[test]
-fn every_limit_has_its_name_once() {
+fn limit_names_are_unique() {
     assert!(Limit::ALL.iter().enumerate().all(|(i, (limit, _))| *limit as usize == i));
     let names: std::collections::HashSet<_> = Limit::ALL.iter().map(|(_, name)| name).collect();
     assert_eq!(names.len(), Limit::ALL.len());
@@ -45,7 +45,7 @@ fn connections_are_counted_until_they_end() {
 }
 
 #[test]
-fn a_subject_is_one_holder_wherever_it_comes_from() {
+fn subject_is_one_holder_from_all_addresses() {
     let limits = limits(|_| {});
     let (ann, bob): (Arc<str>, Arc<str>) = ("ann".into(), "bob".into());
     let (one, other) = (Some(address("192.0.2.1")), Some(address("192.0.2.2")));
@@ -58,14 +58,14 @@ fn a_subject_is_one_holder_wherever_it_comes_from() {
 }
 
 #[test]
-fn without_a_setting_descriptors_are_the_limit() {
+fn descriptor_limit_is_the_default() {
     let limits = Limits::new(&Config { exempt: Vec::new(), ..Config::default() }, 74);
     let held: Vec<_> = std::iter::from_fn(|| limits.connect(address("192.0.2.1")).ok()).take(100).collect();
     assert_eq!(held.len(), 74 - 64 - 2);
 }
 
 #[test]
-fn one_network_of_ipv6_is_one_address_and_so_is_a_mapped_one() {
+fn ipv6_network_counts_as_one_address() {
     let limits = limits(|config| config.connections_per_address_max = 1);
     let _held = limits.connect(address("2001:db8::1")).unwrap();
     assert_eq!(code(limits.connect(address("2001:db8::ffff:1"))), Code::TooMany);
@@ -75,7 +75,7 @@ fn one_network_of_ipv6_is_one_address_and_so_is_a_mapped_one() {
 }
 
 #[test]
-fn an_address_may_come_in_a_crowd_but_not_all_the_time() {
+fn address_may_connect_in_bursts() {
     let limits = limits(|config| (config.connects_per_address_per_s, config.connects_per_s) = (5, 8));
     let comes = |from: &str, now_s: u64| limits.connect_at(address(from), now_s * SECOND);
     assert!((0..50).all(|_| comes("192.0.2.1", 0).is_ok()));
@@ -89,7 +89,7 @@ fn an_address_may_come_in_a_crowd_but_not_all_the_time() {
 }
 
 #[test]
-fn who_is_exempt_is_counted_in_the_total_only() {
+fn exempt_address_counts_only_in_total() {
     let limits = limits(|config| {
         config.exempt = vec!["127.0.0.0/8".parse().unwrap()];
         (config.connections_max, config.connections_per_address_max, config.connects_per_s) = (5, 1, 1);
@@ -99,7 +99,7 @@ fn who_is_exempt_is_counted_in_the_total_only() {
 }
 
 #[test]
-fn a_subject_has_so_many_readers_wherever_they_come_from() {
+fn readers_are_limited_per_subject() {
     let limits = limits(|config| config.connections_per_subject_max = 2);
     let (ann, bob): (Arc<str>, Arc<str>) = ("ann".into(), "bob".into());
     let held = [limits.admit(Some(&ann), None).unwrap(), limits.admit(Some(&ann), None).unwrap()];
@@ -112,7 +112,7 @@ fn a_subject_has_so_many_readers_wherever_they_come_from() {
 }
 
 #[test]
-fn behind_a_proxy_the_readers_of_an_address_are_counted() {
+fn readers_are_limited_per_forwarded_address() {
     let limits = limits(|config| config.connections_per_address_max = 1);
     let ann: Arc<str> = "ann".into();
     let held = limits.admit(Some(&ann), Some(address("192.0.2.1"))).unwrap();
@@ -122,7 +122,7 @@ fn behind_a_proxy_the_readers_of_an_address_are_counted() {
 }
 
 #[test]
-fn publications_are_counted_and_weighed_by_connection_and_by_subject() {
+fn publications_are_limited_per_connection_and_subject() {
     let limits = limits(|config| {
         (config.publishes_per_s, config.publish_bytes_per_s) = (10, 1000);
         (config.subject_publishes_per_s, config.subject_publish_bytes_per_s) = (15, 0);
@@ -142,7 +142,7 @@ fn publications_are_counted_and_weighed_by_connection_and_by_subject() {
 }
 
 #[test]
-fn what_cannot_be_refused_says_how_long_to_wait() {
+fn owed_publication_returns_wait_time() {
     let limits = limits(|config| (config.publishes_per_s, config.messages_per_s) = (10, 100));
     let mut own = Publishes::default();
     let waits: Vec<_> = (0..15).map(|_| limits.owe_publish(&mut own, None, 1)).collect();
@@ -154,7 +154,7 @@ fn what_cannot_be_refused_says_how_long_to_wait() {
 }
 
 #[test]
-fn made_up_sources_of_datagrams_take_no_memory_without_end() {
+fn forged_datagram_sources_use_bounded_memory() {
     let limits = limits(|config| config.datagrams_per_s = 1);
     let sources = (0..200_000u32).map(|i| IpAddr::from(i.to_be_bytes()));
     let taken = sources.filter(|source| limits.take_datagram(*source)).count();
@@ -162,7 +162,7 @@ fn made_up_sources_of_datagrams_take_no_memory_without_end() {
 }
 
 #[test]
-fn what_waits_is_bounded_for_all_together() {
+fn pending_bytes_are_limited_in_total() {
     let limits = limits(|config| config.pending_bytes_max = 1000);
     let mut one = limits.pend(600).unwrap();
     assert_eq!(code(limits.pend(401)), Code::Unavailable);
@@ -178,7 +178,7 @@ fn what_waits_is_bounded_for_all_together() {
 }
 
 #[test]
-fn short_of_memory_first_publishers_then_newcomers_wait() {
+fn memory_pressure_stops_publishers_before_new_connections() {
     let limits = limits(|_| {});
     let seen = |pressure| {
         limits.set_pressure(pressure);

@@ -5,7 +5,7 @@ use std::{rc::Rc, time::Instant};
 
 use millrace_rtc::{Event, Lane, Peer};
 
-use super::{Entry, Guests, PeerEvent, PeerId, Peers};
+use super::{AdmittedSession, Entry, PeerEvent, PeerId, Peers};
 
 /// Connection that carries the data channels of a session. Dropped when the session ends.
 pub trait SessionCarrier {
@@ -36,8 +36,8 @@ pub enum Carrier {
 impl Peers {
     /// Allows the client of this connection to open a session over data channels. Returns `None` if the shard has no
     /// room for another peer.
-    pub fn carry(&mut self, connection: Rc<dyn SessionCarrier>, guests: Guests) -> Option<PeerId> {
-        (!self.is_full()).then(|| self.add(Carrier::Shared(connection), guests, None, Instant::now()))
+    pub fn carry(&mut self, connection: Rc<dyn SessionCarrier>, admitted: AdmittedSession) -> Option<PeerId> {
+        (!self.is_full()).then(|| self.add(Carrier::Shared(connection), admitted, None, Instant::now()))
     }
 
     /// Collects the events of carried sessions. Checks blocked sessions again, since received datagrams may have made

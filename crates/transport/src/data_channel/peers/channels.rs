@@ -5,7 +5,7 @@ use std::time::Instant;
 use millrace_delivery::ConnId;
 use millrace_rtc::Lane;
 
-use super::{Carrier, Guests, LINGER, PeerEvent, PeerId, Peers};
+use super::{AdmittedSession, Carrier, LINGER, PeerEvent, PeerId, Peers};
 
 /// Maximum bytes kept from a client while reading is paused. SCTP has no way to stop the sender, so a client that sends
 /// more is closed.
@@ -13,12 +13,12 @@ const INBOX_BYTES_MAX: usize = 256 * 1024;
 
 impl Peers {
     /// Marks a channel as open. Returns the connecting client's state when the session channel first opens.
-    pub fn open(&mut self, id: PeerId, lane: Lane) -> Option<Guests> {
+    pub fn open(&mut self, id: PeerId, lane: Lane) -> Option<AdmittedSession> {
         let entry = self.entry(id)?;
         match lane {
             Lane::Session => {
                 entry.ends = None;
-                entry.guests.take()
+                entry.admitted.take()
             }
             Lane::Latest => {
                 entry.has_latest = true;

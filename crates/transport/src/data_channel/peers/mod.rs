@@ -22,13 +22,13 @@ use std::{
 use millrace_delivery::ConnId;
 use millrace_node::Metrics;
 use millrace_protocol::{Code, Error};
-use millrace_rtc::{Broken, Candidates, Event, Lane, Output, Peer};
+use millrace_rtc::{Candidates, ConnectionError, Event, Lane, Output, Peer};
 use slab::Slab;
 
 use carried::Carrier;
 pub use carried::{SessionCarrier, SessionCarriers};
 
-use super::{Guests, lane::Out};
+use super::{AdmittedSession, lane::Out};
 use crate::{
     SocketMetrics,
     datagram::{DatagramSender, OPEN_TIMEOUT, SILENCE_MAX},
@@ -80,7 +80,7 @@ struct Entry {
     id: PeerId,
     carrier: Carrier,
     /// `None` once the session has begun.
-    guests: Option<Guests>,
+    admitted: Option<AdmittedSession>,
     lanes: [Out; 2],
     has_latest: bool,
     is_read: bool,
@@ -153,27 +153,27 @@ impl Peers {
     /// Creates a peer for an offer and returns the SDP answer.
     ///
     /// Errors: `bad_request` for an invalid offer; `unavailable` if the shard is full.
-    pub fn answer(&mut self, offer: &str, guests: Guests, now: Instant) -> Result<String, Error> {
+    pub fn answer(&mut self, offer: &str, admitted: AdmittedSession, now: Instant) -> Result<String, Error> {
         if self.is_full() {
-            return Err(Error::new(Code::Unavailable, "this server has as many peers as it may; try again"));
+            return Err(Error::new(Code::Unavailable, "this server has its maximum number of peers; try again later"));
         }
         let (peer, answer) = Peer::answer(offer, &self.candidates, now)
             .map_err(|error| Error::new(Code::BadRequest, error.to_string()))?;
         let ufrag = peer.ufrag().into();
-        let id = self.add(Carrier::Peer(peer), guests, Some(now + OPEN_TIMEOUT), now);
+        let id = self.add(Carrier::Peer(peer), admitted, Some(now + OPEN_TIMEOUT), now);
         self.by_ufrag.insert(ufrag, id.slot);
         self.run(id, now, |peer, out| peer.handle_timeout(now, out));
         self.sender.wake();
         Ok(answer)
     }
 
-    fn add(&mut self, carrier: Carrier, guests: Guests, ends: Option<Instant>, now: Instant) -> PeerId {
+    fn add(&mut self, carrier: Carrier, admitted: AdmittedSession, ends: Option<Instant>, now: Instant) -> PeerId {
         self.serial = self.serial.wrapping_add(1);
         let id = PeerId { slot: self.entries.vacant_key() as u32, serial: self.serial };
         self.entries.insert(Box::new(Entry {
             id,
             carrier,
-            guests: Some(guests),
+            admitted: Some(admitted),
             lanes: [Out::new(Lane::Session), Out::new(Lane::Latest)],
             has_latest: false,
             is_read: false,
@@ -208,7 +208,7 @@ impl Peers {
                 self.by_address.remove(address);
             }
         }
-        if entry.guests.is_some() && entry.peer().is_some() {
+        if entry.admitted.is_some() && entry.peer().is_some() {
             Metrics::add(&self.metrics.rtc_failed, 1);
         }
         self.events.push_back((id, PeerEvent::Gone(entry.lanes.each_ref().map(|out| out.conn))));
@@ -233,7 +233,7 @@ impl Peers {
         &mut self,
         id: PeerId,
         now: Instant,
-        work: impl FnOnce(&mut Peer, &mut PeerOutput<'_>) -> Result<T, Broken>,
+        work: impl FnOnce(&mut Peer, &mut PeerOutput<'_>) -> Result<T, ConnectionError>,
     ) -> Option<T> {
         let done = self.work(id, work)?;
         self.settle(id, now);
@@ -244,19 +244,19 @@ impl Peers {
     fn work<T>(
         &mut self,
         id: PeerId,
-        work: impl FnOnce(&mut Peer, &mut PeerOutput<'_>) -> Result<T, Broken>,
+        work: impl FnOnce(&mut Peer, &mut PeerOutput<'_>) -> Result<T, ConnectionError>,
     ) -> Option<T> {
         let Self { entries, sender, events, .. } = self;
         let entry = entries.get_mut(id.slot as usize).filter(|entry| entry.id == id)?;
         let Carrier::Peer(peer) = &mut entry.carrier else { return None };
         match work(peer, &mut PeerOutput { id, sender, events }) {
             Ok(done) => Some(done),
-            Err(broken) => {
-                if matches!(broken, Broken::Panicked) {
+            Err(error) => {
+                if matches!(error, ConnectionError::Panicked) {
                     Metrics::add(&self.metrics.rtc_panicked, 1);
                     tracing::debug!("a peer's library has panicked; the peer is ended");
                 }
-                tracing::debug!(%broken, "a peer has ended");
+                tracing::debug!(%error, "a peer has ended");
                 self.remove(id);
                 None
             }

@@ -8,7 +8,7 @@ use millrace_engine::Answer;
 use millrace_protocol::{
     Code, Error, Kind, NewPublication,
     session::encode_reply,
-    websocket::{self, Accept, Broken, Message},
+    websocket::{self, CloseFrame, DecoderLimits, Message},
 };
 
 use super::Upgrade;
@@ -24,8 +24,8 @@ use crate::{
 };
 
 /// Returns the reason to close the connection of a client that sends a payload without the permission to publish.
-fn forbidden() -> Broken {
-    Broken { code: websocket::CLOSE_FORBIDDEN, reason: Code::Forbidden.name() }
+fn forbidden() -> CloseFrame {
+    CloseFrame { code: websocket::CLOSE_FORBIDDEN, reason: Code::Forbidden.name() }
 }
 
 /// Takes over a connection after its WebSocket upgrade. `rest` are the bytes received after the handshake, and
@@ -38,45 +38,52 @@ pub async fn adopt(
     rest: Bytes,
     upgrade: Upgrade,
     head: &Response,
-    permit: ConnectionSlot,
+    connection_slot: ConnectionSlot,
 ) {
     let shard = event_loop.shard();
-    let form = upgrade.form();
-    let Upgrade { caller, seat, ask, session, ticket, heartbeat, deflate } = upgrade;
+    let encoding = upgrade.encoding();
+    let Upgrade { caller, reader_slot, request, session, ticket, heartbeat, deflate } = upgrade;
     let heartbeat_s = event_loop.admission().config().heartbeat_s(heartbeat);
-    let talk = match (&ask, session) {
-        (Some(ask), false) => {
-            let target = caller.may_publish(ask.channels[0].0.clone()).ok();
+    let protocol = match (&request, session) {
+        (Some(request), false) => {
+            let target = caller.may_publish(request.channels[0].0.clone()).ok();
             ConnectionProtocol::Bare { target: target.map(PublishTarget::repeated) }
         }
         _ => ConnectionProtocol::Session,
     };
     let id = shard.with(|hub, sockets| {
-        let id = hub.connect_with(form, heartbeat_s);
-        sockets.add_socket(id, fd, tls, talk, deflate.is_some(), ConnectionQuotas::new(permit, seat));
+        let id = hub.connect_with(encoding, heartbeat_s);
+        sockets.add_socket(
+            id,
+            fd,
+            tls,
+            protocol,
+            deflate.is_some(),
+            ConnectionQuotas::new(connection_slot, reader_slot),
+        );
         sockets.grants.put(id, caller.clone());
         id
     });
-    let ask = ask.filter(|ask| ask.subscribe);
+    let request = request.filter(|request| request.subscribe);
     let mut head = encode_head(head);
-    if session || ask.is_none() {
+    if session || request.is_none() {
         shard.with(|hub, sockets| hub.send(id, &std::mem::take(&mut head), sockets));
     }
     if session {
         session::begin(event_loop, id, &caller, ticket.as_deref(), heartbeat_s).await;
     }
-    if let Some(ask) = ask {
+    if let Some(request) = request {
         let now_ms = shard.engine.now_ms();
         let preamble = |starts: &[millrace_node::Start]| match session {
             true => encode_text(shard, id, &session::subscribed(0, &starts[0], now_ms)),
             false => std::mem::take(&mut head),
         };
-        if let Err(error) = shard.subscribe(id, &ask.starts(), ask.policy, preamble).await {
+        if let Err(error) = shard.subscribe(id, &request.starts(), request.policy, preamble).await {
             if session {
-                event_loop.say(id, &encode_reply(0, &Err(error)));
+                event_loop.send_text(id, &encode_reply(0, &Err(error)));
             } else {
                 shard.with(|hub, sockets| hub.send(id, &head, sockets));
-                event_loop.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
+                event_loop.close(id, CloseFrame { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
             }
         }
     }
@@ -90,39 +97,39 @@ pub async fn adopt(
 /// Decodes received bytes and handles the messages. Returns false if the connection is not a WebSocket.
 pub fn received(event_loop: &Rc<EventLoop>, id: ConnId, bytes: &mut [u8]) -> bool {
     let shard = event_loop.shard();
-    let Some((mut decoder, mut talk, deflate)) = shard.with(|hub, sockets| {
+    let Some((mut decoder, mut protocol, deflate)) = shard.with(|hub, sockets| {
         let socket = sockets.socket(id)?;
         // Notify the hub only once per second: the hub's entry of this connection is usually not in the cache.
         if socket.is_news(hub.now_s()) {
             hub.heard(id);
         }
-        if let ConnectionProtocol::Stream(_) | ConnectionProtocol::Http(_) = socket.talk {
+        if let ConnectionProtocol::Stream(_) | ConnectionProtocol::Http(_) = socket.protocol {
             return None;
         }
         // Moved, not copied, because the channel name is usually not in the cache either.
-        let talk = std::mem::replace(&mut socket.talk, ConnectionProtocol::Session);
-        Some((std::mem::take(&mut socket.decoder), talk, socket.deflate))
+        let protocol = std::mem::replace(&mut socket.protocol, ConnectionProtocol::Session);
+        Some((std::mem::take(&mut socket.decoder), protocol, socket.deflate))
     }) else {
         return false;
     };
     let max = event_loop.admission().config().message_bytes_max.max(1);
     // The envelope of a session message needs room beside the largest payload, which may be base64.
-    let message_bytes_max = if matches!(talk, ConnectionProtocol::Session) { max.saturating_mul(2) } else { max };
+    let message_bytes_max = if matches!(protocol, ConnectionProtocol::Session) { max.saturating_mul(2) } else { max };
     let config = event_loop.admission().config();
     let (fragments_max, inflate_ratio_max) = (config.fragments_max, config.inflate_ratio_max);
-    let accept = Accept { message_bytes_max, fragments_max, inflate_ratio_max, deflate };
+    let decoder_limits = DecoderLimits { message_bytes_max, fragments_max, inflate_ratio_max, deflate };
     let held = decoder.buffered_bytes();
     let mut messages = 0;
-    let decoded = decoder.decode(bytes, accept, |message| {
+    let decoded = decoder.decode(bytes, decoder_limits, |message| {
         messages += 1;
-        handle_message(event_loop, id, &mut talk, message)
+        handle_message(event_loop, id, &mut protocol, message)
     });
     event_loop.send_pongs(id);
     let holds = decoder.buffered_bytes();
-    let is_session = matches!(talk, ConnectionProtocol::Session);
-    let may_send = !matches!(talk, ConnectionProtocol::Bare { target: None });
+    let is_session = matches!(protocol, ConnectionProtocol::Session);
+    let may_send = !matches!(protocol, ConnectionProtocol::Bare { target: None });
     if let Some(socket) = shard.sockets().socket(id) {
-        (socket.decoder, socket.talk) = (decoder, talk);
+        (socket.decoder, socket.protocol) = (decoder, protocol);
     }
     if held != holds {
         event_loop.update_pending_bytes(id, Direction::In);
@@ -133,26 +140,34 @@ pub fn received(event_loop: &Rc<EventLoop>, id: ConnId, bytes: &mut [u8]) -> boo
         event_loop.update_pending_bytes(id, Direction::Out);
     }
     event_loop.pace(id, messages);
-    if let Err(broken) = decoded {
+    if let Err(close) = decoded {
         // The permission comes before the size, as on every other path.
-        let broken = if may_send { broken } else { forbidden() };
-        event_loop.admission().limits.count_broken(broken);
-        // Deliver the publications before the broken frame, also to this reader.
+        let close = if may_send { close } else { forbidden() };
+        event_loop.admission().limits.count_close(close);
+        // Deliver the publications before the invalid frame, also to this reader.
         shard.turn();
-        event_loop.close(id, broken);
+        event_loop.close(id, close);
     }
     true
 }
 
 /// Handles a message. Returns false if no further messages may be decoded.
-fn handle_message(event_loop: &Rc<EventLoop>, id: ConnId, talk: &mut ConnectionProtocol, message: Message<'_>) -> bool {
+fn handle_message(
+    event_loop: &Rc<EventLoop>,
+    id: ConnId,
+    protocol: &mut ConnectionProtocol,
+    message: Message<'_>,
+) -> bool {
     if !matches!(message, Message::Ping(_)) {
         event_loop.send_pongs(id);
     }
-    match (message, talk) {
+    match (message, protocol) {
         (Message::Text(text), ConnectionProtocol::Session) => session::handle(event_loop, id, text),
         (Message::Binary(_), ConnectionProtocol::Session) => {
-            event_loop.close(id, Broken { code: websocket::CLOSE_UNSUPPORTED, reason: "a session speaks text" });
+            event_loop.close(
+                id,
+                CloseFrame { code: websocket::CLOSE_UNSUPPORTED, reason: "a session accepts text messages only" },
+            );
             return false;
         }
         (Message::Text(_) | Message::Binary(_), ConnectionProtocol::Bare { target: None }) => {
@@ -173,7 +188,7 @@ fn handle_message(event_loop: &Rc<EventLoop>, id: ConnId, talk: &mut ConnectionP
         }
         (Message::Pong, _) => {}
         (Message::Close(code), _) => {
-            event_loop.close(id, Broken { code: code.unwrap_or(websocket::CLOSE_NORMAL), reason: "" });
+            event_loop.close(id, CloseFrame { code: code.unwrap_or(websocket::CLOSE_NORMAL), reason: "" });
             return false;
         }
     }
@@ -184,7 +199,7 @@ fn handle_message(event_loop: &Rc<EventLoop>, id: ConnId, talk: &mut ConnectionP
 /// closed instead.
 fn publish(event_loop: &Rc<EventLoop>, id: ConnId, target: &mut PublishTarget, publication: NewPublication) {
     let close = move |event_loop: &EventLoop, error: &Error| {
-        event_loop.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
+        event_loop.close(id, CloseFrame { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
     };
     let bytes_max = event_loop.admission().config().message_bytes_max.max(1);
     let publisher = BarePublisher { event_loop, id };

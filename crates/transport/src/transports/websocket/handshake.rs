@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
-use millrace_protocol::{Code, Error, Form, session::SUBPROTOCOL, websocket::Deflate};
+use millrace_protocol::{Code, Encoding, Error, session::SUBPROTOCOL, websocket::Deflate};
 use sha1::{Digest, Sha1};
 
 use crate::{
@@ -24,9 +24,9 @@ const BARE: &str = "millrace.bare";
 pub struct Upgrade {
     pub caller: Caller,
     /// Slot of the reader in the quota of its subject; `None` until it is reserved.
-    pub seat: Option<ReaderSlot>,
+    pub reader_slot: Option<ReaderSlot>,
     /// Initial subscription, if any.
-    pub ask: Option<ReadRequest>,
+    pub request: Option<ReadRequest>,
     pub session: bool,
     /// Resume ticket that the session received from its previous server.
     pub ticket: Option<String>,
@@ -37,12 +37,12 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    pub fn form(&self) -> Form {
+    pub fn encoding(&self) -> Encoding {
         match (self.session, self.deflate) {
-            (false, None) => Form::Bare,
-            (true, None) => Form::Session,
-            (false, Some(deflate)) => Form::BareDeflate(deflate),
-            (true, Some(deflate)) => Form::SessionDeflate(deflate),
+            (false, None) => Encoding::Bare,
+            (true, None) => Encoding::Session,
+            (false, Some(deflate)) => Encoding::BareDeflate(deflate),
+            (true, Some(deflate)) => Encoding::SessionDeflate(deflate),
         }
     }
 }
@@ -54,22 +54,26 @@ impl Upgrade {
 pub fn accept_channel(
     parts: &Parts,
     caller: Caller,
-    ask: ReadRequest,
+    request: ReadRequest,
     compression: bool,
 ) -> Result<(Response, Upgrade), Error> {
-    if ask.wait.is_some() {
-        return Err(Error::new(Code::BadRequest, "`wait` belongs to polling"));
+    if request.wait.is_some() {
+        return Err(Error::new(Code::BadRequest, "`wait` applies only to polling"));
     }
-    if ask.until.is_some() {
-        return Err(Error::new(Code::BadRequest, "a WebSocket does not end with `until`; a session has `history`"));
+    if request.until.is_some() {
+        return Err(Error::new(
+            Code::BadRequest,
+            "`until` does not apply to a WebSocket; use the command `history` of a session",
+        ));
     }
     let subprotocol = [SUBPROTOCOL, BARE].into_iter().find(|name| offers(&parts.headers, name));
     if subprotocol.is_none() && parts.headers.contains_key(header::SEC_WEBSOCKET_PROTOCOL) {
         let detail = format!("offer the subprotocol `{SUBPROTOCOL}`, or for bare payloads `{BARE}` or none");
         return Err(Error::new(Code::BadRequest, detail));
     }
-    let (session, heartbeat) = (subprotocol == Some(SUBPROTOCOL), ask.heartbeat);
-    let upgrade = Upgrade { caller, seat: None, ask: Some(ask), session, ticket: None, heartbeat, deflate: None };
+    let (session, heartbeat) = (subprotocol == Some(SUBPROTOCOL), request.heartbeat);
+    let upgrade =
+        Upgrade { caller, reader_slot: None, request: Some(request), session, ticket: None, heartbeat, deflate: None };
     accept(parts, upgrade, subprotocol, compression)
 }
 
@@ -84,7 +88,7 @@ pub fn accept_session(parts: &Parts, caller: Caller, compression: bool) -> Resul
         return Err(Error::new(Code::BadRequest, detail));
     }
     let ticket = offered(&parts.headers).find_map(|item| item.strip_prefix(RESUME)).map(str::to_owned);
-    let upgrade = Upgrade { caller, seat: None, ask: None, session: true, ticket, heartbeat, deflate: None };
+    let upgrade = Upgrade { caller, reader_slot: None, request: None, session: true, ticket, heartbeat, deflate: None };
     accept(parts, upgrade, Some(SUBPROTOCOL), compression)
 }
 
@@ -167,10 +171,10 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_of_the_rfc_is_answered() {
+    fn rfc_handshake_sample_is_answered() {
         let (response, upgrade) = accept_session(&request(|_| {}), somebody(), false).unwrap();
         assert_eq!(response.headers()[header::SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
-        assert!(upgrade.session && upgrade.ask.is_none() && upgrade.ticket.is_none());
+        assert!(upgrade.session && upgrade.request.is_none() && upgrade.ticket.is_none());
         let offer = HeaderValue::from_static("millrace.v1+json, resume.a-ticket_1");
         let request = request(|headers| drop(headers.insert(header::SEC_WEBSOCKET_PROTOCOL, offer.clone())));
         let (response, upgrade) = accept_session(&request, somebody(), false).unwrap();
@@ -179,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_handshakes_are_refused_with_the_reason() {
+    fn invalid_handshake_is_refused_with_reason() {
         for name in ["connection", "sec-websocket-version", "sec-websocket-key", "sec-websocket-protocol"] {
             let error =
                 accept_session(&request(|headers| drop(headers.remove(name))), somebody(), false).err().expect(name);
@@ -188,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn compression_is_agreed_on_only_where_it_is_switched_on() {
+    fn compression_is_negotiated_only_if_enabled() {
         let offering = request(|headers| {
             headers.append(header::SEC_WEBSOCKET_EXTENSIONS, HeaderValue::from_static("x-other"));
             let offer = "permessage-deflate; client_max_window_bits; server_max_window_bits=12";
@@ -199,11 +203,11 @@ mod tests {
             response.headers()[header::SEC_WEBSOCKET_EXTENSIONS],
             "permessage-deflate; server_no_context_takeover; client_no_context_takeover; server_max_window_bits=12"
         );
-        assert!(matches!(upgrade.form(), Form::SessionDeflate(_)));
+        assert!(matches!(upgrade.encoding(), Encoding::SessionDeflate(_)));
         for (parts, compression) in [(offering, false), (request(|_| {}), true)] {
             let (response, upgrade) = accept_session(&parts, somebody(), compression).unwrap();
             assert!(!response.headers().contains_key(header::SEC_WEBSOCKET_EXTENSIONS));
-            assert_eq!(upgrade.form(), Form::Session);
+            assert_eq!(upgrade.encoding(), Encoding::Session);
         }
     }
 }

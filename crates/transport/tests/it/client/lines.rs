@@ -5,7 +5,10 @@ use std::pin::Pin;
 use futures_util::{Stream, StreamExt};
 use serde_json::Value;
 
-use super::{Ask, Data, Gap, Http, Item, Message, Positions};
+use super::{
+    item::{Data, Gap, Item, Message, Positions},
+    read_options::{Http, ReadOptions},
+};
 use crate::server::{Server, client};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,7 +19,7 @@ pub enum Format {
 
 pub struct Lines {
     format: Format,
-    ask: Ask,
+    ask: ReadOptions,
     body: Pin<Box<dyn Stream<Item = reqwest::Result<Vec<u8>>>>>,
     started_at: Positions,
     rest: Vec<u8>,
@@ -33,7 +36,7 @@ struct Event {
 }
 
 impl Lines {
-    pub async fn open(server: &Server, ask: &Ask, http: Http, format: Format) -> Self {
+    pub async fn open(server: &Server, ask: &ReadOptions, http: Http, format: Format) -> Self {
         let accept = if format == Format::Sse { "text/event-stream" } else { "application/x-ndjson" };
         let request = client(http == Http::Two).get(server.url(&ask.path(&ask.positions))).header("accept", accept);
         let response = request.send().await.expect("a response");

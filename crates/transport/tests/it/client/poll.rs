@@ -5,7 +5,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::{Ask, Gap, Http, Item, Message, Positions};
+use super::{
+    item::{Gap, Item, Message, Positions},
+    read_options::{Http, ReadOptions},
+};
 use crate::server::{Answer, Server, client};
 
 /// Interval between two polls.
@@ -14,7 +17,7 @@ const EVERY: Duration = Duration::from_millis(20);
 pub struct Poll {
     http: reqwest::Client,
     base: String,
-    ask: Ask,
+    ask: ReadOptions,
     /// Positions up to which publications were fetched, whether returned yet or not.
     fetched: Positions,
     first: Vec<Item>,
@@ -24,7 +27,7 @@ pub struct Poll {
 
 impl Poll {
     /// Opens the reader. The first request never waits: it resolves `now`, `earliest` or a time to positions.
-    pub async fn open(server: &Server, ask: &Ask, http: Http, long: bool) -> Self {
+    pub async fn open(server: &Server, ask: &ReadOptions, http: Http, long: bool) -> Self {
         let mut every = interval(EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut this = Self {

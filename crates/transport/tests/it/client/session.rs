@@ -6,8 +6,8 @@ use millrace_client::data_channel::Connection;
 use serde_json::{Value, json};
 
 use super::{
-    Gap, Item, Message,
-    websocket::{Said, Socket, connect, hear, say},
+    item::{Gap, Item, Message},
+    websocket::{Incoming, Socket, connect, receive, send_text},
 };
 use crate::server::{Server, within};
 
@@ -17,7 +17,7 @@ pub struct Session {
     link: Link,
     /// The `connected` push, which is the first push.
     pub connected: Value,
-    heard: VecDeque<Heard>,
+    heard: VecDeque<Received>,
     last_id: u64,
 }
 
@@ -27,7 +27,7 @@ enum Link {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Heard {
+pub enum Received {
     Push(Value),
     Reply(Value),
     Ping,
@@ -54,7 +54,7 @@ impl Session {
     }
 
     async fn begin(mut link: Link) -> Self {
-        let Heard::Push(connected) = read(&mut link).await else { panic!("the first word is a push") };
+        let Received::Push(connected) = read(&mut link).await else { panic!("the first word is a push") };
         assert_eq!(connected["push"], "connected", "{connected}");
         Self { link, connected, heard: VecDeque::new(), last_id: 0 }
     }
@@ -63,22 +63,22 @@ impl Session {
     pub async fn command(&mut self, name: &str, body: Value) -> Result<Value, Value> {
         self.last_id += 1;
         let id = self.last_id;
-        self.say(&json!({ "id": id, name: body }).to_string()).await;
+        self.send_text(&json!({ "id": id, name: body }).to_string()).await;
         self.reply(id).await
     }
 
-    /// Waits for the reply to a command. Queues other items for `hear`.
+    /// Waits for the reply to a command. Queues other items for `receive`.
     pub async fn reply(&mut self, id: u64) -> Result<Value, Value> {
         loop {
             match within(read(&mut self.link)).await {
-                Heard::Reply(mut reply) => {
+                Received::Reply(mut reply) => {
                     assert_eq!(reply["id"], id, "a reply to another command: {reply}");
                     return match reply.get("error") {
                         Some(error) => Err(error.clone()),
                         None => Ok(reply["ok"].take()),
                     };
                 }
-                Heard::Closed(code) => panic!("closed ({code:?}) instead of a reply"),
+                Received::Closed(code) => panic!("closed ({code:?}) instead of a reply"),
                 other => self.heard.push_back(other),
             }
         }
@@ -93,10 +93,10 @@ impl Session {
         ok["position"].as_str().expect("a position").to_owned()
     }
 
-    pub async fn say(&mut self, text: &str) {
+    pub async fn send_text(&mut self, text: &str) {
         match &mut self.link {
-            Link::WebSocket(socket) => say(socket, text).await,
-            Link::DataChannel(connection) => connection.say(text).await,
+            Link::WebSocket(socket) => send_text(socket, text).await,
+            Link::DataChannel(connection) => connection.send_line(text).await,
         }
     }
 
@@ -107,7 +107,7 @@ impl Session {
     }
 
     /// Returns the next item of any kind.
-    pub async fn hear(&mut self) -> Heard {
+    pub async fn receive(&mut self) -> Received {
         match self.heard.pop_front() {
             Some(heard) => heard,
             None => read(&mut self.link).await,
@@ -117,48 +117,48 @@ impl Session {
     /// Returns the next push. Panics if anything but a push or a ping arrives.
     pub async fn push(&mut self) -> Value {
         loop {
-            match within(self.hear()).await {
-                Heard::Push(push) => return push,
-                Heard::Ping => {}
+            match within(self.receive()).await {
+                Received::Push(push) => return push,
+                Received::Ping => {}
                 other => panic!("expected a push, got {other:?}"),
             }
         }
     }
 
     pub async fn next_item(&mut self) -> Item {
-        match self.hear().await {
-            Heard::Push(push) => match push["push"].as_str() {
+        match self.receive().await {
+            Received::Push(push) => match push["push"].as_str() {
                 Some("message") => Item::Message(Message::from_envelope(&push, "")),
                 Some("gap") => Item::Gap(Gap::from_json(&push, "")),
                 Some("drain") => Item::Drain,
                 _ => panic!("unexpected push {push}"),
             },
-            Heard::Reply(reply) => panic!("unexpected reply {reply}"),
-            Heard::Ping => Item::Heartbeat,
-            Heard::Closed(code) => Item::End(code),
+            Received::Reply(reply) => panic!("unexpected reply {reply}"),
+            Received::Ping => Item::Heartbeat,
+            Received::Closed(code) => Item::End(code),
         }
     }
 }
 
-async fn read(link: &mut Link) -> Heard {
+async fn read(link: &mut Link) -> Received {
     let text = match link {
-        Link::WebSocket(socket) => match hear(socket).await {
-            Said::Text(text) => text,
-            Said::Ping => return Heard::Ping,
-            Said::Closed(close) => return Heard::Closed(close.map(|(code, _)| code)),
-            Said::Binary(data) => panic!("a session speaks text, not {data:?}"),
+        Link::WebSocket(socket) => match receive(socket).await {
+            Incoming::Text(text) => text,
+            Incoming::Ping => return Received::Ping,
+            Incoming::Closed(close) => return Received::Closed(close.map(|(code, _)| code)),
+            Incoming::Binary(data) => panic!("a session speaks text, not {data:?}"),
         },
         Link::DataChannel(connection) => match connection.next().await {
-            Some(heard) if heard.line.is_empty() => return Heard::Ping,
+            Some(heard) if heard.line.is_empty() => return Received::Ping,
             Some(heard) => heard.line,
-            None => return Heard::Closed(None),
+            None => return Received::Closed(None),
         },
     };
     let json: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text}"));
     match json["push"].as_str() {
         // The counterpart of a WebSocket's close frame.
-        Some("close") => Heard::Closed(json["code"].as_u64().map(|code| code as u16)),
-        Some(_) => Heard::Push(json),
-        None => Heard::Reply(json),
+        Some("close") => Received::Closed(json["code"].as_u64().map(|code| code as u16)),
+        Some(_) => Received::Push(json),
+        None => Received::Reply(json),
     }
 }

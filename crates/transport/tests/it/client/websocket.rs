@@ -10,13 +10,16 @@ use tokio_tungstenite::{
     },
 };
 
-use super::{Ask, Data, Gap, Item, Message, Positions};
+use super::{
+    item::{Data, Gap, Item, Message, Positions},
+    read_options::ReadOptions,
+};
 use crate::server::{Server, trusting};
 
 pub type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// Message or control frame that a WebSocket received.
-pub enum Said {
+pub enum Incoming {
     Text(String),
     Binary(Vec<u8>),
     Ping,
@@ -39,20 +42,22 @@ async fn socket(request: impl IntoClientRequest + Unpin) -> Socket {
 }
 
 /// Returns the next message. The library answers pings with the next read.
-pub async fn hear(socket: &mut Socket) -> Said {
+pub async fn receive(socket: &mut Socket) -> Incoming {
     loop {
         return match socket.next().await {
-            Some(Ok(Frame::Text(text))) => Said::Text(text.as_str().to_owned()),
-            Some(Ok(Frame::Binary(data))) => Said::Binary(data.to_vec()),
+            Some(Ok(Frame::Text(text))) => Incoming::Text(text.as_str().to_owned()),
+            Some(Ok(Frame::Binary(data))) => Incoming::Binary(data.to_vec()),
             Some(Ok(Frame::Ping(_))) => {
                 // Without traffic, no later write would carry the pong.
                 let _ = socket.flush().await;
-                Said::Ping
+                Incoming::Ping
             }
-            Some(Ok(Frame::Close(close))) => Said::Closed(close.map(|c| (c.code.into(), c.reason.as_str().to_owned()))),
+            Some(Ok(Frame::Close(close))) => {
+                Incoming::Closed(close.map(|c| (c.code.into(), c.reason.as_str().to_owned())))
+            }
             Some(Ok(Frame::Pong(_) | Frame::Frame(_))) => continue,
             None | Some(Err(Error::ConnectionClosed | Error::AlreadyClosed | Error::Io(_) | Error::Protocol(_))) => {
-                Said::Closed(None)
+                Incoming::Closed(None)
             }
             Some(Err(error)) => panic!("{error}"),
         };
@@ -63,12 +68,12 @@ pub async fn hear(socket: &mut Socket) -> Said {
 /// requires.
 pub struct Bare {
     base: String,
-    ask: Ask,
+    ask: ReadOptions,
     socket: Socket,
 }
 
 impl Bare {
-    pub async fn open(server: &Server, ask: &Ask) -> Self {
+    pub async fn open(server: &Server, ask: &ReadOptions) -> Self {
         assert!(!ask.many, "a bare WebSocket reads one channel");
         let base = server.websocket_url("");
         Self { socket: open(&base, ask, &ask.positions).await, base, ask: ask.clone() }
@@ -84,25 +89,25 @@ impl Bare {
 
     pub async fn next(&mut self) -> Vec<Item> {
         let channel = self.ask.channels[0].clone();
-        let data = match hear(&mut self.socket).await {
-            Said::Text(text) => Data::Raw(text.into_bytes()),
-            Said::Binary(data) => Data::Binary(data),
-            Said::Ping => return vec![Item::Heartbeat],
-            Said::Closed(Some((4000, to))) => {
+        let data = match receive(&mut self.socket).await {
+            Incoming::Text(text) => Data::Raw(text.into_bytes()),
+            Incoming::Binary(data) => Data::Binary(data),
+            Incoming::Ping => return vec![Item::Heartbeat],
+            Incoming::Closed(Some((4000, to))) => {
                 self.socket = open(&self.base, &self.ask, &[(channel.clone(), to.clone())].into()).await;
                 return vec![Item::Gap(Gap { channel, from: None, to })];
             }
-            Said::Closed(close) => return vec![Item::End(close.map(|(code, _)| code))],
+            Incoming::Closed(close) => return vec![Item::End(close.map(|(code, _)| code))],
         };
         vec![Item::Message(Message { channel, position: None, key: None, data, id: None })]
     }
 }
 
-async fn open(base: &str, ask: &Ask, positions: &Positions) -> Socket {
+async fn open(base: &str, ask: &ReadOptions, positions: &Positions) -> Socket {
     socket(format!("{base}{}", ask.path(positions))).await
 }
 
 /// Sends a text message.
-pub async fn say(socket: &mut Socket, text: &str) {
+pub async fn send_text(socket: &mut Socket, text: &str) {
     socket.send(Frame::text(text)).await.expect("an open socket");
 }

@@ -1,0 +1,160 @@
+use std::{io, rc::Rc, time::Instant};
+
+use millrace_room::Muted;
+use millrace_sfu::switch::{Refused, Role};
+use millrace_transport::data_channel::AdmittedSession;
+use serde_json::{Map, Value, json};
+
+use super::{
+    members::{Owner, Participant},
+    mixing,
+};
+use crate::{
+    Conference,
+    rooms::{RoomName, signal_from_switch},
+};
+
+/// Maximum length of a participant's name for its connection.
+const LINK_BYTES_MAX: usize = 64;
+
+/// Reason why the SFU rejects a description. The participant receives its text as a signal.
+#[derive(Debug, thiserror::Error)]
+enum Rejected {
+    #[error("`description` needs a `type` (`offer` or `answer`) and an `sdp`")]
+    BadDescription,
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error("all mixers of this server are in use (`rooms.mixers_max`)")]
+    NoMixer,
+    #[error("the mixer of this room cannot start: {0}")]
+    MixerThread(#[from] io::Error),
+}
+
+/// Handles a signal from a participant to the SFU: `{"description"}`, `{"candidate"}` or `{"bye"}`, with any further
+/// fields. `admitted` comes with a description: the state for a session next to the media.
+pub(crate) fn handle_signal(
+    conference: &Rc<Conference>,
+    room: &RoomName,
+    from: &str,
+    signal: Map<String, Value>,
+    admitted: Option<AdmittedSession>,
+) {
+    if !conference.media.has_sfu() {
+        return;
+    }
+    if signal.contains_key("bye") {
+        return leave(conference, room, from);
+    }
+    // Ignore other signals, such as candidates: the SFU answers any address that knows the ICE password.
+    let Some(description) = signal.get("description") else { return };
+    let text = |name: &str| description.get(name).and_then(Value::as_str);
+    let link = signal.get("link").and_then(Value::as_str).filter(|link| link.len() <= LINK_BYTES_MAX);
+    let answer = match (text("type"), text("sdp")) {
+        (Some("offer"), Some(offer)) => accept_offer(conference, room, from, (offer, link), admitted).map(Some),
+        (Some("answer"), Some(answer)) => accept_answer(conference, room, from, answer).map(|()| None),
+        _ => Err(Rejected::BadDescription),
+    };
+    let reply = match answer {
+        Ok(None) => return,
+        Ok(Some(answer)) => json!({ "description": { "type": "answer", "sdp": answer } }),
+        Err(error) => json!({ "error": error.to_string() }),
+    };
+    send_signal(conference, room, from, link, reply);
+}
+
+/// Sends a signal to a participant about the connection that it names `link`.
+pub(super) fn send_signal(
+    conference: &Rc<Conference>,
+    room: &RoomName,
+    id: &str,
+    link: Option<&str>,
+    mut signal: Value,
+) {
+    if let Some(link) = link {
+        signal["link"] = link.into();
+    }
+    if let Value::Object(fields) = signal {
+        signal_from_switch(conference, room, id, fields);
+    }
+}
+
+/// Accepts an offer of a participant and returns the answer. The first offer of a connection joins the SFU.
+fn accept_offer(
+    conference: &Rc<Conference>,
+    room: &RoomName,
+    id: &str,
+    (offer, link): (&str, Option<&str>),
+    admitted: Option<AdmittedSession>,
+) -> Result<String, Rejected> {
+    let key = (room.clone(), Box::from(id));
+    let origin: Box<str> = offer.lines().find(|line| line.starts_with("o=")).map(origin_of).unwrap_or_default().into();
+    let media = &conference.media;
+    let connected = media.participants.borrow().get(&key).map(|known| (known.member, known.origin == origin));
+    if let Some((member, true)) = connected {
+        let answer = media.with_switch(|switch, send| switch.accept_offer(member, offer, Instant::now(), send));
+        return Ok(answer.unwrap_or(Err(Refused::Gone))?);
+    }
+    if connected.is_some() {
+        leave(conference, room, id);
+    }
+    let joined =
+        media.with_switch(|switch, send| switch.join(room.as_str(), (id, Role::Member), offer, Instant::now(), send));
+    let (member, answer) = joined.unwrap_or(Err(Refused::Gone))?;
+    if let Err(error) = start_mixer(conference, room) {
+        media.with_switch(|switch, send| switch.leave(member, Instant::now(), send));
+        return Err(error);
+    }
+    if let (Some(admitted), Some(peers), Some(sfu)) = (admitted, conference.data_channels.get(), media.sfu()) {
+        sfu.carry(member, peers, admitted);
+    }
+    let muted = conference.rooms.muted_by_host(room, id);
+    media.with_switch(|switch, send| switch.mute(member, muted, Instant::now(), send));
+    media.members.borrow_mut().insert(member, Owner::Participant(room.clone(), id.into()));
+    media.participants.borrow_mut().insert(key, Participant { member, origin, link: link.map(Box::from) });
+    Ok(answer)
+}
+
+/// Starts the mixer of a room with topology `mixer`, when its first participant joins the SFU.
+fn start_mixer(conference: &Rc<Conference>, room: &RoomName) -> Result<(), Rejected> {
+    let media = &conference.media;
+    let is_mixed = media.with_switch(|switch, _| switch.is_mixed(room.as_str())).unwrap_or(false);
+    if is_mixed || !conference.rooms.is_mixed(room) {
+        return Ok(());
+    }
+    let slot = conference.rooms.mixer().ok_or(Rejected::NoMixer)?;
+    let mixer = mixing::start(conference, room, slot)?;
+    media.with_switch(|switch, send| switch.set_mixer(room.as_str(), mixer, Instant::now(), send));
+    Ok(())
+}
+
+/// Returns the session id of an SDP origin line. Unlike the session version, the id stays the same for each description
+/// of a connection.
+///
+/// Source: RFC 8866, section 5.2: `o=<username> <sess-id> <sess-version> ..`.
+fn origin_of(line: &str) -> &str {
+    line.split(' ').nth(1).unwrap_or_default()
+}
+
+fn accept_answer(conference: &Rc<Conference>, room: &RoomName, id: &str, answer: &str) -> Result<(), Rejected> {
+    let Some(member) = conference.media.member(room, id) else { return Ok(()) };
+    let accepted =
+        conference.media.with_switch(|switch, send| switch.accept_answer(member, answer, Instant::now(), send));
+    Ok(accepted.unwrap_or(Ok(()))?)
+}
+
+/// Removes a participant from the SFU, if it is connected.
+pub(crate) fn leave(conference: &Rc<Conference>, room: &RoomName, id: &str) {
+    let media = &conference.media;
+    let participant = media.participants.borrow_mut().remove(&(room.clone(), Box::from(id)));
+    if let Some(Participant { member, .. }) = participant {
+        media.members.borrow_mut().remove(&member);
+        media.with_switch(|switch, send| switch.leave(member, Instant::now(), send));
+    }
+}
+
+/// Sets which media of a participant are muted. The SFU stops to forward muted media, and forwards all other media.
+pub(crate) fn mute(conference: &Rc<Conference>, room: &RoomName, id: &str, muted: Muted) {
+    if let Some(member) = conference.media.member(room, id) {
+        conference.media.with_switch(|switch, send| switch.mute(member, muted, Instant::now(), send));
+    }
+}

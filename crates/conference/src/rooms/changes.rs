@@ -1,0 +1,46 @@
+use std::{rc::Rc, time::Instant};
+
+use millrace_protocol::Error;
+use millrace_room::Output;
+
+use super::{
+    RoomName,
+    open::Changes,
+    publish::{Published, finish_in_background, publish},
+};
+use crate::{Conference, media};
+
+/// Applies the pending changes of a room: publishes a changed state, and notifies the SFU. Returns the pending
+/// publication of the state, if the state has changed.
+pub fn apply(conference: &Rc<Conference>, name: &RoomName) -> Option<Published> {
+    let Changes { holder, state, outputs } = conference.rooms.take_changes(name)?;
+    let published = state.map(|state| publish(conference, holder, &name.state(), &state, None, None));
+    for output in outputs {
+        match output {
+            Output::Left(id) => media::leave(conference, name, id.as_str()),
+            Output::Muted(id, muted) => media::mute(conference, name, id.as_str(), muted),
+            // A participant joins the SFU by its first offer.
+            Output::Joined(_) | Output::State => {}
+        }
+    }
+    published
+}
+
+/// Applies the pending changes of a room, and waits until a changed state is published.
+///
+/// Errors: those of the publication.
+pub async fn apply_and_wait(conference: &Rc<Conference>, name: &RoomName) -> Result<(), Error> {
+    match apply(conference, name) {
+        Some(published) => published.await.map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Removes participants that exceed the silent peer timeout. Called once a second.
+pub(crate) fn tick(conference: &Rc<Conference>) {
+    for name in conference.rooms.handle_timeouts(Instant::now()) {
+        if let Some(published) = apply(conference, &name) {
+            finish_in_background(published);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+use std::{
+    cell::RefCell,
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use millrace_protocol::{Code, Error, Holder};
+use millrace_room::{Join, Joined, Muted, Output, Refused, Room, Topology};
+use serde_json::Value;
+
+use super::{Config, MixerSlot, RoomName, Shared};
+
+/// Rooms of one shard.
+pub struct Rooms {
+    shared: Arc<Shared>,
+    rooms: RefCell<HashMap<RoomName, Open>>,
+}
+
+/// A room and the client that opened it. The quota of this client pays for the room and its channels.
+struct Open {
+    room: Room,
+    holder: Holder,
+}
+
+/// Changes of a room that have had no effect outside the room yet.
+pub(super) struct Changes {
+    /// The client whose quota pays for the publication of the state.
+    pub holder: Holder,
+    /// The new state, if it has changed.
+    pub state: Option<Value>,
+    /// Changes that concern the SFU.
+    pub outputs: Vec<Output>,
+}
+
+impl Rooms {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, rooms: RefCell::default() }
+    }
+
+    /// Returns the limits of rooms.
+    ///
+    /// Errors: [`Code::NotFound`] if rooms are disabled.
+    pub(crate) fn config(&self) -> Result<&Config, Error> {
+        match self.shared.config.rooms_max {
+            0 => Err(Error::new(Code::NotFound, "this server has no rooms; `rooms.rooms_max` is 0")),
+            _ => Ok(&self.shared.config),
+        }
+    }
+
+    /// Adds a participant; the first participant creates the room. The caller must apply the changes before it awaits
+    /// anything else. `has_switch`: the shard has an SFU, so new rooms may have the topology `switch`.
+    ///
+    /// Errors: [`Code::TooMany`] rooms or mixers, and those of [`Room::join`].
+    pub(super) fn join(&self, name: &RoomName, join: Join, has_switch: bool) -> Result<Joined, Error> {
+        let (shared, now) = (&self.shared, Instant::now());
+        let mut rooms = self.rooms.borrow_mut();
+        match rooms.entry(name.clone()) {
+            Entry::Occupied(mut open) => open.get_mut().room.join(now, join).map_err(refused),
+            Entry::Vacant(entry) => {
+                let mut room = Room::new(shared.config.room(has_switch), join.topology).map_err(refused)?;
+                if room.topology() == Topology::Mixer && !shared.has_free_mixer() {
+                    let detail = "all mixers of this server are in use (`rooms.mixers_max`); try again later";
+                    return Err(Error::new(Code::TooMany, detail));
+                }
+                let holder = Holder::new(join.client_id);
+                let joined = room.join(now, join).map_err(refused)?;
+                shared.open(holder)?;
+                tracing::info!(room = name.as_str(), "room opened");
+                entry.insert(Open { room, holder });
+                Ok(joined)
+            }
+        }
+    }
+
+    /// Runs `work` on a room.
+    ///
+    /// Errors: [`Code::NotFound`] if the room does not exist, and the errors of `work`.
+    pub(super) fn with<T>(
+        &self,
+        name: &RoomName,
+        work: impl FnOnce(&mut Room) -> Result<T, Refused>,
+    ) -> Result<T, Error> {
+        match self.rooms.borrow_mut().get_mut(name) {
+            Some(open) => work(&mut open.room).map_err(refused),
+            None => Err(Error::new(Code::NotFound, "this room has no participants")),
+        }
+    }
+
+    /// Returns true if the audio of this room is mixed.
+    pub(crate) fn is_mixed(&self, name: &RoomName) -> bool {
+        self.rooms.borrow().get(name).is_some_and(|open| open.room.topology() == Topology::Mixer)
+    }
+
+    /// Reserves a mixer slot; `None` if all are in use.
+    pub(crate) fn mixer(&self) -> Option<MixerSlot> {
+        self.shared.mixer()
+    }
+
+    /// Returns which media of a participant a host has muted for the whole room.
+    pub(crate) fn muted_by_host(&self, name: &RoomName, id: &str) -> Muted {
+        self.rooms.borrow().get(name).map(|open| open.room.muted_by_host(id)).unwrap_or_default()
+    }
+
+    /// Returns the holder whose quota pays for the channels of a room.
+    pub(super) fn holder(&self, name: &RoomName) -> Holder {
+        self.rooms.borrow().get(name).map_or(Holder::NONE, |open| open.holder)
+    }
+
+    /// Returns the lifetime of a signal.
+    pub(super) fn signal_ttl(&self) -> Duration {
+        2 * self.shared.config.silence_max
+    }
+
+    /// Takes the pending changes of a room, and removes the room if it is empty. Several changes of the state result in
+    /// one new state.
+    pub(super) fn take_changes(&self, name: &RoomName) -> Option<Changes> {
+        let mut rooms = self.rooms.borrow_mut();
+        let Open { room, holder } = rooms.get_mut(name)?;
+        let holder = *holder;
+        let (mut is_changed, mut outputs) = (false, Vec::new());
+        while let Some(output) = room.poll_output() {
+            match output {
+                Output::State => is_changed = true,
+                output => outputs.push(output),
+            }
+        }
+        let state = is_changed.then(|| room.state());
+        if room.is_empty() {
+            rooms.remove(name);
+            self.shared.close(holder);
+            tracing::info!(room = name.as_str(), "room closed");
+        }
+        Some(Changes { holder, state, outputs })
+    }
+
+    /// Removes participants that exceed the silent peer timeout. Returns the rooms that changed.
+    pub(super) fn handle_timeouts(&self, now: Instant) -> Vec<RoomName> {
+        let mut rooms = self.rooms.borrow_mut();
+        let due = rooms.iter_mut().filter(|(_, open)| open.room.poll_timeout().is_some_and(|due| due <= now));
+        due.map(|(name, open)| {
+            open.room.handle_timeout(now);
+            name.clone()
+        })
+        .collect()
+    }
+}
+
+fn refused(refused: Refused) -> Error {
+    let code = match &refused {
+        Refused::BadName | Refused::NoSwitch | Refused::NoMixer => Code::BadRequest,
+        Refused::OtherTopology(_) => Code::Conflict,
+        Refused::Full(..) | Refused::ClientQuota(..) => Code::TooMany,
+        Refused::NotFound => Code::NotFound,
+        Refused::WrongSecret | Refused::NotHost => Code::Forbidden,
+        Refused::TooFast(_) => Code::RateLimited,
+    };
+    let error = Error::new(code, refused.to_string());
+    match refused {
+        Refused::TooFast(wait) => error.retry_after(wait),
+        _ => error,
+    }
+}

@@ -1,0 +1,56 @@
+use std::{future::ready, rc::Rc};
+
+use http::{Method, request::Parts};
+use hyper::body::Incoming;
+use millrace_transport::{
+    Context, Routes, ShardPort,
+    route::{Answering, method_not_allowed, plain},
+};
+
+use crate::{
+    Conference,
+    media::{self, Sfu, SfuProtocol},
+    rooms, turn,
+};
+
+/// Routes of the rooms API, WHIP, WHEP and `POST /v1/turn`.
+pub struct ConferenceRoutes(pub Rc<Conference>);
+
+impl Routes for ConferenceRoutes {
+    fn answer<'a>(&'a self, _: &'a Rc<Context>, parts: &'a Parts, body: &'a mut Incoming) -> Option<Answering<'a>> {
+        let conference = &self.0;
+        let path = parts.uri.path();
+        if let Some(path) = media::Path::parse(path) {
+            return Some(Box::pin(async move { media::answer(conference, parts, body, path).await.map(plain) }));
+        }
+        if let Some(path) = rooms::Path::parse(path) {
+            let allowed = path.allowed();
+            return Some(match parts.method.as_str() == allowed {
+                true => Box::pin(async move { rooms::answer(conference, parts, body, path).await.map(plain) }),
+                false => Box::pin(ready(Ok(plain(method_not_allowed(allowed))))),
+            });
+        }
+        match path {
+            "/v1/turn" if parts.method == Method::POST => Some(Box::pin(async move {
+                let caller = conference.admission.caller(parts).await?;
+                caller.may_anything()?;
+                turn::answer(conference.turn(), parts, &caller).map(plain)
+            })),
+            "/v1/turn" => Some(Box::pin(ready(Ok(plain(method_not_allowed("POST")))))),
+            _ => None,
+        }
+    }
+
+    fn open_port(&self, port: &ShardPort) {
+        let conference = &self.0;
+        let sfu = Sfu::new(port.demultiplexer.sender(), port.candidates.clone(), port.peers_max);
+        port.peers.borrow_mut().set_carriers(sfu.clone());
+        let _ = conference.data_channels.set(port.peers.clone());
+        conference.media.set_sfu(sfu.clone());
+        port.demultiplexer.add(Rc::new(SfuProtocol { conference: conference.clone(), sfu }));
+    }
+
+    fn tick(&self) {
+        rooms::tick(&self.0);
+    }
+}

@@ -1,0 +1,107 @@
+use std::num::NonZeroU32;
+
+use millrace_delivery::{Page, PageLimit};
+use millrace_protocol::{
+    ChannelName, Error, NewPublication, Pattern, Position, Publication, Since,
+    session::{Policy, Target},
+};
+
+use crate::Answer;
+
+/// Order and history of all channels.
+///
+/// A channel is charged to the holder of the publication that creates it. Publications into an existing channel are
+/// not counted.
+///
+/// Errors of all methods: `unavailable` when the engine does not answer (the caller may retry), `too_many` over a
+/// limit or a share.
+pub trait Engine: Send + Sync {
+    /// Accepts a publication. When the answer is ready, the publication has its position. [`Deliver`] has received the
+    /// publication, or will receive it if the channel is watched.
+    fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>>;
+
+    /// Accepts a publication like [`Engine::append`], for a caller that publishes into one channel repeatedly. The
+    /// caller passes `slot` and `channel` as the previous call left them. `channel` becomes the engine's own copy of
+    /// the name, so that later comparisons compare pointers, not text.
+    fn append_at(
+        &self,
+        _slot: &mut ChannelSlot,
+        channel: &mut ChannelName,
+        publication: NewPublication,
+    ) -> Answer<Result<Position, Error>> {
+        self.append(channel, publication)
+    }
+
+    /// Announces that a publication for this slot follows. The engine prefetches the memory that the publication will
+    /// touch.
+    fn expect(&self, _slot: ChannelSlot) {}
+
+    /// Returns a page of history. For a channel without publications it returns an empty page at the start of the log.
+    /// If the channel is watched, every publication after the page is delivered, so no publication is lost between
+    /// page and delivery.
+    fn page(
+        &self,
+        channel: &ChannelName,
+        since: Since,
+        policy: Policy,
+        limit: PageLimit,
+    ) -> Answer<Result<Page, Error>>;
+
+    /// Returns the end of the log, with the newest publication if it is still kept.
+    fn newest(&self, channel: &ChannelName) -> Answer<Result<Newest, Error>>;
+
+    /// Returns at most `max` channels with history that match the pattern.
+    fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>>;
+
+    /// Returns the number of subscriptions of a channel on all live nodes.
+    fn presence(&self, channel: &ChannelName) -> Answer<Result<u32, Error>>;
+
+    /// Notifies the engine that this node has its first reader of a channel or pattern, or that the last reader left.
+    /// The node calls it once per change, in order. An engine may also deliver channels that are not watched.
+    fn watch(&self, target: &Target, is_read: bool);
+
+    /// Resolves when all later publications that match a watched pattern are delivered.
+    fn joined(&self, _: &Pattern) -> Answer<Result<(), Error>> {
+        Answer::now(Ok(()))
+    }
+
+    /// Returns the engine's time in milliseconds since 1970. It is the source of the `time` of publications.
+    fn now_ms(&self) -> u64;
+
+    /// Returns the number of known channels and the bytes of history held here, for the metrics.
+    fn size(&self) -> (usize, usize);
+
+    /// Drops expired publications. Called every second.
+    fn sweep(&self);
+
+    /// Frees up to this many bytes of history because memory is short. The channels that are idle longest lose their
+    /// history first.
+    fn make_room(&self, _bytes: usize) {}
+
+    /// Returns false while the backend of the engine does not answer.
+    fn is_up(&self) -> bool {
+        true
+    }
+
+    /// Returns the counters since the engine was opened, for the metrics: name (such as `retries`), description and
+    /// value.
+    fn counters(&self) -> Vec<(&'static str, &'static str, u64)> {
+        Vec::new()
+    }
+
+    /// Returns when all accepted publications are stored safely. Called once, after the last publication.
+    fn close(&self) {}
+}
+
+/// The end of a channel's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Newest {
+    pub top: Position,
+    /// `None` if nothing was published yet, or the newest publication is no longer in history.
+    pub publication: Option<Publication>,
+}
+
+/// Cached location of a channel inside an engine, from the previous call. It saves the lookup by name while the
+/// location is still valid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelSlot(pub(crate) Option<NonZeroU32>);
