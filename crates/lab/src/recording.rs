@@ -113,6 +113,45 @@ pub struct Run {
     pub seconds: Vec<Second>,
     /// Findings against this run. Empty if there are none.
     pub validity: Vec<Finding>,
+    /// The emulated link between the clients and the server, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkRun>,
+}
+
+/// What an emulated link did in a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkRun {
+    /// Name of the path, such as `3g`.
+    pub path: String,
+    /// From the clients to the server, and back.
+    pub up: LinkCounts,
+    pub down: LinkCounts,
+    /// CPU time of the emulator per packet.
+    pub cpu_us_per_packet: f64,
+    /// Share of one core that the emulator used.
+    pub cpu_cores: f64,
+    /// How late the emulator released packets.
+    pub late_p50_us: f64,
+    pub late_p99_us: f64,
+    /// Packets that the kernel dropped before or behind the link. They are not losses of the link.
+    pub kernel_drops: u64,
+}
+
+/// Packets in one direction of an emulated link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkCounts {
+    pub received: u64,
+    pub received_bytes: u64,
+    pub delivered: u64,
+    pub delivered_bytes: u64,
+    /// Lost on the channel, by an outage or by a NAT.
+    pub lost: u64,
+    /// Dropped because the queue was full or, with CoDel, too slow.
+    pub dropped: u64,
+    pub queue_packets_max: u64,
+    pub queue_delay_max_ms: f64,
 }
 
 impl Run {

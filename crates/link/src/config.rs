@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use humantime_serde::Serde;
 use serde::{Deserialize, Serialize};
@@ -184,5 +184,23 @@ impl PipeConfig {
             (None, None) => return Ok(None),
         };
         Ok(Some((service, self.queue.unwrap_or(QUEUE), self.codel)))
+    }
+}
+
+/// Writes the values that differ from a link that changes nothing: `1600kbit/s, 75ms, 0.5% lost`.
+impl fmt::Display for PipeConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        parts.extend(self.rate.map(|rate| rate.to_string()));
+        parts.extend(self.trace.as_ref().map(|trace| format!("trace {trace}")));
+        parts.push(humantime::format_duration(self.delay).to_string().replace(' ', ""));
+        if !self.jitter.is_zero() {
+            parts.push(format!("jitter {}", humantime::format_duration(self.jitter)));
+        }
+        let loss = self.gilbert_elliott.map_or(self.loss.get(), |model| model.mean_loss());
+        if loss > 0.0 {
+            parts.push(format!("{:.3} % lost", loss * 100.0));
+        }
+        f.write_str(&parts.join(", "))
     }
 }

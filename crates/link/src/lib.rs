@@ -32,6 +32,7 @@ mod random;
 mod rate;
 mod schedule;
 mod shared;
+pub mod stream;
 mod time;
 mod trace;
 

@@ -5,6 +5,7 @@ mod capacity;
 mod compare;
 mod doctor;
 mod exit;
+mod link;
 mod list;
 mod live;
 mod report;
@@ -45,6 +46,8 @@ enum Command {
     Compare(compare::Args),
     /// Create an HTML report from a recording
     Report(report::Args),
+    /// Emulate a network: run a program behind it, or check that it is exact
+    Link(link::Args),
     /// Show the limits of this machine and the commands that raise them
     Doctor(doctor::Args),
 }
@@ -56,6 +59,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Capacity(args) => capacity::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(&args),
+        Command::Link(args) => link::run(args),
         Command::Doctor(args) => doctor::run(&args),
     };
     result.unwrap_or_else(|error| {

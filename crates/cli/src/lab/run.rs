@@ -217,7 +217,7 @@ pub fn command_line() -> String {
     format!("millrace {}", words.join(" "))
 }
 
-fn pair(text: &str) -> Result<(String, String), ArgumentError> {
+pub(super) fn pair(text: &str) -> Result<(String, String), ArgumentError> {
     let expected = || ArgumentError::expected("KEY=VALUE, for example clients=1,50");
     let (key, value) = text.split_once('=').ok_or_else(expected)?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))

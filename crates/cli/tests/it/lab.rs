@@ -196,3 +196,47 @@ fn list_has_scenarios_and_targets() {
         assert!(ended.out.contains(name), "{name}: {ended:?}");
     }
 }
+
+#[test]
+fn profiles_of_links_are_listed_with_their_source() {
+    let listed = run(&["lab", "link", "list"]);
+    assert_eq!(listed.code, Some(0));
+    let line = listed.out.lines().find(|line| line.starts_with("3g ")).expect("the profile 3g");
+    assert!(line.contains("1600kbit/s, 75ms") && line.contains("sitespeed.io"), "{line}");
+}
+
+#[test]
+fn wrong_links_are_errors_that_name_the_setting() {
+    for (arguments, needle) in [
+        (&["--path", "3gg"][..], "3g"),
+        (&["--set", "down.loss=120%"], "down.loss"),
+        (&["--set", "down.queue=1MB"], "down.queue"),
+        (&["--set", "down.rate"], "KEY=VALUE"),
+        (&["--set", "down.trace=/does/not/exist"], "/does/not/exist"),
+    ] {
+        let ended = run(&[&["lab", "link", "run"], arguments, &["--", "true"]].concat());
+        assert_ne!(ended.code, Some(0), "{arguments:?}");
+        assert!(ended.err.contains(needle), "{arguments:?}: {}", ended.err);
+    }
+    let ended = run(&["lab", "run", "thorsen-broadcast", "--quick", "--set", "path.down.los=1%"]);
+    assert!(ended.err.contains("los"), "{}", ended.err);
+}
+
+#[test]
+fn run_over_a_path_has_its_delay_and_records_its_link() {
+    if let Err(error) = millrace_lab::path::TunCable::check() {
+        eprintln!("SKIPPED: no link between namespaces here: {error:#}");
+        return;
+    }
+    let folder = fresh("path");
+    let path = ["--set", "path.up.delay=20ms", "--set", "path.down.delay=20ms"];
+    let ended = run(&[&TINY[..], &["websocket"], &path, &["--out", text(&folder)]].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let recording = read(&folder);
+    let [run] = &recording.runs[..] else { panic!("one run: {:?}", recording.runs.len()) };
+    let link = run.link.as_ref().expect("a link");
+    assert_eq!((link.path.as_str(), link.kernel_drops), ("own", 0));
+    assert!(link.up.received > 50 && link.down.received > 200, "{link:?}");
+    let median = run.phase(PhaseName::Test).expect("a test").latency_us.quantile_us(0.5).expect("deliveries");
+    assert!((40_000.0..80_000.0).contains(&median), "{median} us");
+}

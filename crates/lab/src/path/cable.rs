@@ -10,9 +10,9 @@ use millrace_link::{Config, Traces};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 use super::emulator::{Emulator, Ends, Report};
-use crate::wire::namespace::{Cable, FAR, FAR_DEVICE, NEAR, NEAR_DEVICE, ip, up};
+use crate::wire::namespace::{Cable, FAR, FAR_DEVICE, NEAR, NEAR_DEVICE, across, ip, up};
 
-/// Packets that the kernel holds for the emulator. More are dropped, which [`Cable::unplug`] reports.
+/// Packets that the kernel holds for the emulator. More are dropped, which [`namespace::drops`](crate::wire::namespace::drops) counts.
 const QUEUE_PACKETS: &str = "1000";
 
 /// A cable that is an emulated link.
@@ -29,6 +29,14 @@ impl TunCable {
     /// With a `log`, all packets that leave the link are written to this file.
     pub fn new(config: Config, traces: Traces, seed: u64, log: Option<PathBuf>) -> Self {
         Self { config, traces, seed, log, near: Mutex::default(), emulator: Mutex::default() }
+    }
+
+    /// Checks whether links between namespaces work on this machine.
+    ///
+    /// Errors: no root, no `/dev/net/tun`, or no `ip`.
+    pub fn check() -> anyhow::Result<()> {
+        let cable = Self::new(Config::default(), Traces::default(), 0, None);
+        across(&cable, || Ok(()), |()| Ok(()))
     }
 
     /// Stops the link.
@@ -49,17 +57,18 @@ impl Cable for TunCable {
 
     fn plug_far(&self) -> anyhow::Result<()> {
         let far = open(FAR_DEVICE, &FAR.to_string())?;
+        reach_loopback(FAR_DEVICE)?;
         let near =
             self.near.lock().unwrap_or_else(PoisonError::into_inner).take().context("the near end is missing")?;
         let emulator =
-            Emulator::start(self.config.clone(), &self.traces, self.seed, Ends { near, far }, self.log.clone())?;
+            Emulator::start(self.config.clone(), &self.traces, self.seed, Ends { near, far, far_address: FAR }, self.log.clone())?;
         *self.emulator.lock().unwrap_or_else(PoisonError::into_inner) = Some(emulator);
         Ok(())
     }
 }
 
 /// Opens a TUN device in the network namespace of this thread.
-fn open(name: &str, address: &str) -> anyhow::Result<SyncDevice> {
+pub(super) fn open(name: &str, address: &str) -> anyhow::Result<SyncDevice> {
     ensure!(std::path::Path::new("/dev/net/tun").exists(), "an emulated link needs /dev/net/tun");
     let device = DeviceBuilder::new()
         .name(name)
@@ -75,4 +84,10 @@ fn open(name: &str, address: &str) -> anyhow::Result<SyncDevice> {
     ip(&["link", "set", name, "txqueuelen", QUEUE_PACKETS])?;
     up(name)?;
     Ok(device)
+}
+
+/// Lets packets of a device reach servers that listen on 127.0.0.1. Only this device is affected.
+pub(super) fn reach_loopback(device: &str) -> anyhow::Result<()> {
+    let file = format!("/proc/sys/net/ipv4/conf/{device}/route_localnet");
+    std::fs::write(&file, "1").with_context(|| format!("cannot write {file}"))
 }

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{self, BufWriter},
+    net::Ipv4Addr,
     num::NonZeroU64,
     os::fd::AsFd,
     path::PathBuf,
@@ -16,7 +17,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
-use millrace_link::{Config, Counters, Direction, Link, Time, Traces};
+use millrace_link::{Cause, Config, Counters, Direction, Link, Time, Traces};
 use rustix::{
     event::{Timespec, epoll},
     thread::set_current_timer_slack,
@@ -25,7 +26,10 @@ use rustix::{
 use tun_rs::SyncDevice;
 
 use super::{packet::IpPacket, pcapng::PcapNg};
-use crate::histogram::Histogram;
+use crate::{
+    histogram::Histogram,
+    recording::{Finding, LinkCounts, LinkRun},
+};
 
 /// Packets that are read from one device before packets are released.
 const READS_MAX: usize = 64;
@@ -37,6 +41,11 @@ const SPIN: Duration = Duration::from_micros(100);
 const SPIN_GAP_MIN: Duration = Duration::from_micros(500);
 /// Time after which the thread looks whether it must stop.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// Share of one core above which the emulator limits a run.
+const CORES_MAX: f64 = 0.85;
+/// Lateness (p99) above which the delay of a run is not that of its link.
+const LATE_MAX_US: f64 = 2000.0;
 
 /// A running link between two TUN devices.
 pub struct Emulator {
@@ -78,10 +87,62 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Returns the report as recordings contain it. `kernel_drops`: packets that the devices dropped.
+    pub fn link_run(&self, path: String, kernel_drops: u64) -> LinkRun {
+        LinkRun {
+            path,
+            up: counts(&self.up),
+            down: counts(&self.down),
+            cpu_us_per_packet: self.cpu_per_packet().as_secs_f64() * 1e6,
+            cpu_cores: self.cpu.as_secs_f64() / self.wall.as_secs_f64().max(f64::MIN_POSITIVE),
+            late_p50_us: self.lateness.quantile_us(0.5).unwrap_or_default(),
+            late_p99_us: self.lateness.quantile_us(0.99).unwrap_or_default(),
+            kernel_drops: kernel_drops + self.write_errors,
+        }
+    }
+}
+
+fn counts(counters: &Counters) -> LinkCounts {
+    let of = |causes: &[Cause]| causes.iter().map(|cause| counters.dropped(*cause)).sum();
+    LinkCounts {
+        received: counters.received,
+        received_bytes: counters.received_bytes,
+        delivered: counters.delivered,
+        delivered_bytes: counters.delivered_bytes,
+        lost: of(&[Cause::Channel, Cause::Outage, Cause::Nat]),
+        dropped: of(&[Cause::QueueFull, Cause::QueueDelay]),
+        queue_packets_max: counters.queue_packets_max,
+        queue_delay_max_ms: counters.queue_delay_max.as_secs_f64() * 1000.0,
+    }
+}
+
+impl LinkRun {
+    /// Returns what speaks against a run over this link: the emulator, not the network that it emulates, was the limit.
+    pub fn findings(&self) -> Vec<Finding> {
+        let finding = |code: &str, detail: String| Finding { code: code.into(), detail, invalidates: true };
+        let mut findings = Vec::new();
+        if self.cpu_cores > CORES_MAX {
+            findings.push(finding("link_bound", format!("the emulated link used {:.2} of a core", self.cpu_cores)));
+        }
+        if self.late_p99_us > LATE_MAX_US {
+            findings.push(finding("link_late", format!("packets left the link late by {:.0} us (p99)", self.late_p99_us)));
+        }
+        if self.kernel_drops > 0 {
+            let detail = format!("the devices of the link dropped {} packets", self.kernel_drops);
+            findings.push(finding("link_drops", detail));
+        }
+        findings
+    }
+}
+
 /// The two ends of a link. The client is at the near end.
 pub struct Ends {
     pub near: SyncDevice,
     pub far: SyncDevice,
+    /// Address of the far end. The link translates it to 127.0.0.1, so that servers are reached that listen on loopback
+    /// only. The far device must have `route_localnet`.
+    pub far_address: Ipv4Addr,
 }
 
 impl Emulator {
@@ -161,7 +222,7 @@ impl Worker {
             }
             let current = now();
             while let Some((direction, release, packet)) = self.link.poll_output(current) {
-                self.write(direction, release, &packet, &mut report)?;
+                self.write(direction, release, packet, &mut report)?;
                 report.lateness.record_ns(now().since(release).as_nanos() as u64);
                 last_release = current;
             }
@@ -207,7 +268,12 @@ impl Worker {
         for _ in 0..READS_MAX {
             match device.recv(buffer) {
                 Ok(length) => match IpPacket::parse(&buffer[..length]) {
-                    Some(packet) => self.link.handle_input(direction, packet, now),
+                    Some(mut packet) => {
+                        if direction == Direction::Down && packet.source() == Ipv4Addr::LOCALHOST {
+                            packet.set_source(self.ends.far_address);
+                        }
+                        self.link.handle_input(direction, packet, now);
+                    }
                     None => report.foreign += 1,
                 },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
@@ -218,17 +284,20 @@ impl Worker {
         Ok(true)
     }
 
-    fn write(&mut self, direction: Direction, release: Time, packet: &IpPacket, report: &mut Report) -> io::Result<()> {
+    fn write(&mut self, direction: Direction, release: Time, mut packet: IpPacket, report: &mut Report) -> io::Result<()> {
+        if let Some(log) = &mut self.log {
+            log.packet(direction as u32, release.ns(), packet.as_bytes(), "")?;
+        }
         let device = match direction {
             Direction::Up => &self.ends.far,
             Direction::Down => &self.ends.near,
         };
+        if direction == Direction::Up && packet.destination() == self.ends.far_address {
+            packet.set_destination(Ipv4Addr::LOCALHOST);
+        }
         // A device refuses packets when its namespace is gone or its queue is full; the kernel counts neither.
         report.write_errors += u64::from(device.send(packet.as_bytes()).is_err());
-        match &mut self.log {
-            Some(log) => log.packet(direction as u32, release.ns(), packet.as_bytes(), ""),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn publish(&self, now: Time) {

@@ -28,6 +28,50 @@ impl IpPacket {
         &self.0
     }
 
+    pub fn source(&self) -> Ipv4Addr {
+        self.addresses().0
+    }
+
+    pub fn destination(&self) -> Ipv4Addr {
+        self.addresses().1
+    }
+
+    /// Replaces the source address and corrects the checksums.
+    pub fn set_source(&mut self, address: Ipv4Addr) {
+        self.set_address(12, address);
+    }
+
+    /// Replaces the destination address and corrects the checksums.
+    pub fn set_destination(&mut self, address: Ipv4Addr) {
+        self.set_address(16, address);
+    }
+
+    fn set_address(&mut self, at: usize, address: Ipv4Addr) {
+        let old = u32_at(&self.0, at);
+        self.0[at..at + 4].copy_from_slice(&address.octets());
+        self.correct_checksum(10, old, address.to_bits());
+        let transport = self.transport();
+        let offset = match self.protocol() {
+            TCP if transport.len() >= TCP_HEADER_BYTES => 16,
+            // A checksum of 0 means that there is none. Source: RFC 768.
+            UDP if transport.len() >= 8 && u16_at(transport, 6) != 0 => 6,
+            _ => return,
+        };
+        let start = self.0.len() - transport.len();
+        self.correct_checksum(start + offset, old, address.to_bits());
+    }
+
+    /// Corrects a checksum after 32 bits have changed. Source: RFC 1624, section 3.
+    fn correct_checksum(&mut self, at: usize, old: u32, new: u32) {
+        let halves = |bits: u32| (bits >> 16) + (bits & 0xffff);
+        let mut sum = u32::from(!u16_at(&self.0, at)) + halves(!old) + halves(new);
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        let checksum = !(sum as u16);
+        self.0[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+    }
+
     fn protocol(&self) -> u8 {
         self.0[9]
     }
@@ -161,6 +205,17 @@ mod tests {
         assert_eq!(checksum(&bytes[..20], 0), 0, "the checksum of the header");
         assert_eq!(checksum(&bytes[20..], 6 + 20 + sum_of(&bytes[12..20])), 0, "the checksum of the segment");
         assert!(reset.reset().is_none(), "a reset is not answered");
+    }
+
+    #[test]
+    fn checksums_are_right_after_an_address_has_changed() {
+        let mut packet = segment(ACK, b"hello").reset().expect("a reset");
+        packet.set_source(Ipv4Addr::new(127, 0, 0, 1));
+        packet.set_destination(Ipv4Addr::new(255, 255, 255, 254));
+        assert_eq!(packet.addresses(), (Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(255, 255, 255, 254)));
+        let bytes = packet.as_bytes();
+        assert_eq!(checksum(&bytes[..20], 0), 0, "the checksum of the header");
+        assert_eq!(checksum(&bytes[20..], 6 + 20 + sum_of(&bytes[12..20])), 0, "the checksum of the segment");
     }
 
     #[test]

@@ -9,15 +9,18 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use millrace_link::{Config, Traces};
 
 use super::{Event, Job, Machine, Store, View};
 use crate::{
     judged::judged,
     load::{self, Plan},
     observe::Watch,
+    path::TunCable,
     recording::{Finding, Form, Run, Table},
     slo::Slo,
     targets::{Endpoint, Options, Server},
+    wire::namespace::{self, FAR_DEVICE, NEAR_DEVICE},
     wire_cost::WireCostReport,
 };
 
@@ -170,13 +173,8 @@ impl Bench<'_> {
         let placement = self.machine.place(job.factors.server_cpus as usize, p.threads);
         let name = &job.name;
         let reused = self.kept.iter().position(|(of, cpus, _)| of == name && *cpus == job.factors.server_cpus);
-        let mut server = match reused {
-            Some(index) => self.kept.swap_remove(index).2,
-            None => {
-                let options = self.options(name, &placement.server_cpus);
-                job.target.start(&options).with_context(|| format!("target {name} does not start"))?
-            }
-        };
+        let options = self.options(name, &placement.server_cpus);
+        let start = || job.target.start(&options).with_context(|| format!("target {name} does not start"));
         let plan = Plan {
             cpus: placement.generator_cpus.clone(),
             channel: format!("lab-{}", self.store.runs()),
@@ -184,7 +182,23 @@ impl Bench<'_> {
             ..p.plan(&job.factors)
         };
         let mut run = Run { target_version: self.version(name).to_owned(), placement, ..job.run() };
-        self.load(&mut run, &plan, job, &server);
+        let mut link = p.path.config()?;
+        if link.is_some() && let Err(error) = TunCable::check() {
+            link = None;
+            run.validity.push(Finding {
+                code: "no_link".into(),
+                detail: format!("over loopback instead of the path {}: {error:#}", p.path.name()),
+                invalidates: self.form != Form::Quick,
+            });
+        }
+        let mut server = match link {
+            Some(config) => self.load_over(config, &mut run, &plan, job, start)?,
+            None => {
+                let server = reused.map_or_else(start, |index| Ok(self.kept.swap_remove(index).2))?;
+                self.load(&mut run, &plan, job, &server);
+                server
+            }
+        };
         if self.stop.load(Relaxed) {
             return Err(Interrupted.into());
         }
@@ -204,10 +218,35 @@ impl Bench<'_> {
             let tail = server.log_tail();
             let finding = run.validity.iter_mut().find(|finding| finding.invalidates);
             finding.into_iter().for_each(|finding| finding.detail += &format!("; its log ends:\n{tail}"));
-        } else if !p.fresh_server {
+        } else if !p.fresh_server && p.path.is_none() {
             self.kept.push((name.clone(), job.factors.server_cpus, server));
         }
         Ok(run)
+    }
+
+    /// Starts the server at the far end of an emulated link, and loads it from the near end.
+    fn load_over(
+        &mut self,
+        config: Config,
+        run: &mut Run,
+        plan: &Plan,
+        job: &Job,
+        start: impl FnOnce() -> anyhow::Result<Server> + Send,
+    ) -> anyhow::Result<Server> {
+        let cable = TunCable::new(config, Traces::default(), plan.seed, None);
+        let (server, drops) = namespace::across(&cable, start, |mut server| {
+            server.move_to(namespace::FAR);
+            self.load(run, plan, job, &server);
+            // A server that has died is a finding of its own.
+            let far = server.root_pids().first().and_then(|pid| namespace::drops(Some(*pid), FAR_DEVICE).ok());
+            let drops = namespace::drops(None, NEAR_DEVICE)? + far.unwrap_or_default();
+            Ok((server, drops))
+        })?;
+        let report = cable.finish()?;
+        let link = report.link_run(job.parameters.path.name(), drops);
+        run.validity.extend(link.findings());
+        run.link = Some(link);
+        Ok(server)
     }
 
     fn load(&mut self, run: &mut Run, plan: &Plan, job: &Job, server: &Server) {

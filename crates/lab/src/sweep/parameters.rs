@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     load::{Arrivals, Plan, Rate, Shape},
+    path::PathSettings,
     recording::{Factors, Load, LoadUnit},
     targets::Transport,
 };
@@ -57,8 +58,11 @@ pub struct Parameters {
     /// Number of generator threads.
     pub threads: usize,
     pub repeats: u32,
-    /// True to start a new server process for each run, so that the initial state is always the same.
+    /// True to start a new server process for each run, so that the initial state is always the same. Over a path, each
+    /// run has a new server in any case.
     pub fresh_server: bool,
+    /// Emulated link between the clients and the server. By default, both use loopback.
+    pub path: PathSettings,
 }
 
 /// A factor along which results are drawn.
@@ -94,6 +98,7 @@ impl Default for Parameters {
             threads: 1,
             repeats: 5,
             fresh_server: true,
+            path: PathSettings::default(),
         }
     }
 }
@@ -115,6 +120,8 @@ impl Parameters {
         ensure!((1..=1000).contains(&self.repeats), "repeats: 1 to 1,000");
         ensure!(self.server_cpus.iter().all(|cpus| *cpus > 0), "server_cpus: at least 1");
         ensure!(!self.poll_every.is_zero(), "poll_every: not zero");
+        let link = self.path.config()?.unwrap_or_default();
+        ensure!(link.up.trace.is_none() && link.down.trace.is_none(), "path: a trace needs `millrace lab link run`");
         Ok(())
     }
 

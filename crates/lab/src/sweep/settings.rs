@@ -6,13 +6,16 @@ use anyhow::{Context, bail, ensure};
 use toml::{Table, Value};
 
 use super::{Kind, Parameters, Scenario};
-use crate::{nearest::nearest, recording::Form};
+use crate::{nearest::nearest, path::PathSettings, recording::Form};
 
 /// All parameters of a scenario, by part. A scenario without parts has one part with an empty name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub parts: BTreeMap<String, Table>,
 }
+
+/// Parameter whose value is a table, so that single keys of it can be set.
+const PATH: &str = "path";
 
 /// Allowed top-level keys of a scenario file. The first four are read by [`About`](super::About).
 const TABLES: [&str; 9] = ["title", "summary", "source", "rows", "parameters", "parts", "quick", "full", "thesis"];
@@ -55,19 +58,17 @@ impl Settings {
             parts.insert(name.clone(), all);
         }
         for (key, text) in sets {
-            let (chosen, key): (Vec<&String>, &str) = match key.split_once('.') {
-                Some((part, key)) => {
-                    let part = part.to_owned();
-                    known_part([&part], &names)?;
-                    (names.iter().filter(|name| **name == part).collect(), key)
-                }
-                None => (names.iter().collect(), key),
-            };
+            let (chosen, key) = chosen(key, &names)?;
+            let below = path_key(key);
+            let parameter = below.map_or(key, |_| PATH);
             for name in chosen {
                 let all = parts.get_mut(name).expect("it was just put in");
-                let like = all.get(key).with_context(|| format!("no parameter {key}{}", nearest(key, keys(all))))?;
-                let value = typed(text, like).with_context(|| format!("{key}={text}"))?;
-                all.insert(key.to_owned(), value);
+                let now = all.get(parameter).with_context(|| format!("no parameter {key}{}", nearest(key, keys(all))))?;
+                let value = match below {
+                    Some(below) => path_with(now, below, text),
+                    None => typed(text, now),
+                };
+                all.insert(parameter.to_owned(), value.with_context(|| format!("{key}={text}"))?);
             }
         }
         Ok(Settings { parts })
@@ -99,6 +100,30 @@ impl Settings {
     pub fn from_json(json: &serde_json::Value) -> anyhow::Result<Settings> {
         Ok(Settings { parts: serde_json::from_value(json.clone())? })
     }
+}
+
+/// Splits `PART.KEY`. Without a part, all parts are chosen. A key below [`PATH`] contains dots itself.
+fn chosen<'a, 'k>(key: &'k str, names: &'a [String]) -> anyhow::Result<(&'a [String], &'k str)> {
+    match key.split_once('.') {
+        Some((part, _)) if part == PATH && !names.iter().any(|name| name == PATH) => Ok((names, key)),
+        Some((part, key)) => {
+            known_part([&part.to_owned()], names)?;
+            let index = names.iter().position(|name| name == part).expect("the part is known");
+            Ok((&names[index..=index], key))
+        }
+        None => Ok((names, key)),
+    }
+}
+
+/// Returns what follows [`PATH`]: nothing for the path itself, or a key of its link.
+fn path_key(key: &str) -> Option<&str> {
+    key.strip_prefix(PATH).and_then(|rest| if rest.is_empty() { Some("") } else { rest.strip_prefix('.') })
+}
+
+fn path_with(path: &Value, key: &str, text: &str) -> anyhow::Result<Value> {
+    let mut path: PathSettings = path.clone().try_into()?;
+    path.set(key, text)?;
+    Ok(Value::Table(path.into()))
 }
 
 fn keys(table: &Table) -> impl Iterator<Item = &str> {

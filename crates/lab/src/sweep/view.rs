@@ -2,7 +2,8 @@
 
 use crate::recording::{Run, Second};
 
-pub trait View {
+/// May be used by another thread than the one that created it.
+pub trait View: Send {
     fn show(&mut self, event: &Event<'_>);
 }
 

@@ -99,6 +99,14 @@ impl Server {
         }
     }
 
+    /// Replaces the addresses of the server, because its clients reach it over an emulated link.
+    pub fn move_to(&mut self, address: Ipv4Addr) {
+        self.address.set_ip(address.into());
+        if let Some(publish) = &mut self.publish_address {
+            publish.set_ip(address.into());
+        }
+    }
+
     /// Marks the server as having child processes, so that it gets time to end them.
     pub(super) fn with_children(mut self) -> Server {
         self.has_children = true;

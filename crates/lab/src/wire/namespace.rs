@@ -45,31 +45,31 @@ impl Cable for Veth {
     }
 }
 
-/// Connects two new namespaces by a cable. Runs `start` in the far one, then runs `measure` with its result in the near namespace. `start` typically
-/// starts a server, whose processes stay in the far namespace.
+/// Connects two new namespaces by a cable. Runs `start` in the far one, then runs `measure` with its result in the near
+/// namespace. `start` typically starts a server, whose processes stay in the far namespace.
 ///
 /// Errors: no root privileges, no `ip`, or an error of `start` or `measure`.
 pub fn across<S: Send, T: Send>(
     cable: &impl Cable,
     start: impl FnOnce() -> anyhow::Result<S> + Send,
-    measure: impl FnOnce(&S) -> anyhow::Result<T> + Send,
+    measure: impl FnOnce(S) -> anyhow::Result<T> + Send,
 ) -> anyhow::Result<T> {
     thread::scope(|scope| {
-        let (tell_near, near) = mpsc::channel();
-        let (tell_cabled, cabled) = mpsc::channel();
+        let (send_thread, near) = mpsc::channel();
+        let (send_plugged, plugged) = mpsc::channel();
         let far = scope.spawn(move || -> anyhow::Result<S> {
             enter()?;
-            tell_near.send(rustix::thread::gettid().as_raw_nonzero().get())?;
-            cabled.recv_timeout(PATIENCE).context("the near end failed")?;
+            send_thread.send(rustix::thread::gettid().as_raw_nonzero().get())?;
+            plugged.recv_timeout(PATIENCE).context("the near end failed")?;
             cable.plug_far()?;
             start()
         });
         let near_end = scope.spawn(move || -> anyhow::Result<T> {
             enter()?;
             cable.plug_near(near.recv_timeout(PATIENCE).context("the far end failed")?)?;
-            tell_cabled.send(())?;
+            send_plugged.send(())?;
             let server = far.join().map_err(|_| anyhow!("the far end died"))??;
-            measure(&server)
+            measure(server)
         });
         near_end.join().map_err(|_| anyhow!("the near end died"))?
     })
@@ -82,8 +82,25 @@ pub fn check() -> anyhow::Result<()> {
     across(&Veth, || Ok(()), |()| Ok(()))
 }
 
+/// Returns the packets that a device has dropped, in the namespace of a process, or of this thread.
+///
+/// Errors: no such process or device.
+pub fn drops(process: Option<u32>, device: &str) -> anyhow::Result<u64> {
+    let of = process.map_or_else(|| "thread-self".to_owned(), |id| id.to_string());
+    let text = std::fs::read_to_string(format!("/proc/{of}/net/dev"))?;
+    drops_of(&text, device).with_context(|| format!("no device {device} in /proc/{of}/net/dev"))
+}
+
+/// Source: kernel documentation, "networking/statistics.rst".
+fn drops_of(text: &str, device: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'))?;
+    let counters: Vec<u64> = line.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
+    let (received, sent) = (counters.get(3)?, counters.get(11)?);
+    Some(received + sent)
+}
+
 /// Moves this thread into a new network namespace.
-fn enter() -> anyhow::Result<()> {
+pub(crate) fn enter() -> anyhow::Result<()> {
     unshare(CloneFlags::CLONE_NEWNET).context("a network namespace needs root")?;
     ip(&["link", "set", "lo", "up"])
 }
@@ -97,4 +114,16 @@ pub(crate) fn ip(arguments: &[&str]) -> anyhow::Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "ip {}: {}", arguments.join(" "), said.trim());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_of_a_device_are_the_sum_of_both_directions() {
+        let text = "Inter-| Receive | Transmit\n face |bytes packets errs drop\n\
+                      lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  near: 0 0 0 5 0 0 0 0 0 0 0 7 0 0 0 0\n";
+        assert_eq!((drops_of(text, "near"), drops_of(text, "lo"), drops_of(text, "ear")), (Some(12), Some(16), None));
+    }
 }

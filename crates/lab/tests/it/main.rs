@@ -1,6 +1,7 @@
 mod analysis;
 mod layers;
 mod load;
+mod path;
 mod sampler;
 mod targets;
 mod usl;

@@ -3,4 +3,5 @@
 mod bottleneck;
 mod contract;
 mod nat;
+mod stream;
 mod support;

@@ -1,0 +1,141 @@
+//! Runs a program behind an emulated link to this machine.
+
+use std::{
+    collections::HashSet,
+    net::Ipv4Addr,
+    path::PathBuf,
+    process::{Child, Command, ExitStatus},
+    sync::{
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, anyhow};
+use millrace_link::{Config, Traces};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use super::{
+    cable::{open, reach_loopback},
+    emulator::{Emulator, Ends, Live, Report},
+};
+use crate::wire::namespace::{NEAR_DEVICE, enter, ip};
+
+/// Environment variable with the address of this machine, as the program sees it.
+pub const HOST_VARIABLE: &str = "MILLRACE_LINK_HOST";
+const LOOK: Duration = Duration::from_millis(50);
+/// Time that the program has to end after SIGTERM.
+const END_MAX: Duration = Duration::from_secs(5);
+/// Networks `10.213.N.0/24` that links can use. Nested and parallel runs take different ones.
+const SUBNETS: std::ops::RangeInclusive<u8> = 100..=199;
+
+/// Settings of a link to this machine.
+pub struct Options {
+    pub config: Config,
+    pub traces: Traces,
+    pub seed: u64,
+    /// File for all packets that leave the link.
+    pub log: Option<PathBuf>,
+}
+
+/// Runs `program` in a new network namespace. An emulated link to the namespace of this thread is its only way out. Its
+/// environment contains this machine's address at the link as [`HOST_VARIABLE`]; servers on loopback are reached there. `start` is called with this address
+/// before the program starts, `look` 20 times per second with the state of the link. If `stop` is set, the program gets
+/// SIGTERM, and SIGKILL after five seconds. The devices disappear with the last descriptor, also if this process is
+/// killed.
+///
+/// Errors: no root, no `/dev/net/tun`, no `ip`; the program does not start.
+pub fn run(
+    options: Options,
+    program: Command,
+    stop: &AtomicBool,
+    start: impl FnOnce(Ipv4Addr),
+    look: impl FnMut(Live) + Send,
+) -> anyhow::Result<(ExitStatus, Report)> {
+    let (subnet, far) = free_device()?;
+    let (near_address, host) = (Ipv4Addr::new(10, 213, subnet, 1), Ipv4Addr::new(10, 213, subnet, 2));
+    start(host);
+    let (send_device, device) = mpsc::channel();
+    let (send_ready, ready) = mpsc::channel::<Emulator>();
+    thread::scope(|scope| {
+        let near = scope.spawn(move || -> anyhow::Result<(ExitStatus, Report)> {
+            enter()?;
+            send_device.send(open(NEAR_DEVICE, &near_address.to_string())?)?;
+            ip(&["route", "add", "default", "via", &host.to_string()])?;
+            let emulator = ready.recv().context("the link did not start")?;
+            let status = wait(program, host, stop, || emulator.live(), look);
+            let report = emulator.stop();
+            Ok((status?, report?))
+        });
+        if let Ok(near) = device.recv() {
+            let ends = Ends { near, far, far_address: host };
+            let Options { config, traces, seed, log } = options;
+            send_ready.send(Emulator::start(config, &traces, seed, ends, log)?).ok();
+        }
+        near.join().map_err(|_| anyhow!("the thread of the program died"))?
+    })
+}
+
+/// Opens a TUN device with a name and a network that nothing in this namespace uses.
+fn free_device() -> anyhow::Result<(u8, tun_rs::SyncDevice)> {
+    let taken: HashSet<u8> = if_addrs::get_if_addrs()?
+        .into_iter()
+        .filter_map(|device| match device.ip() {
+            std::net::IpAddr::V4(address) if address.octets()[..2] == [10, 213] => Some(address.octets()[2]),
+            _ => None,
+        })
+        .collect();
+    let mut last = anyhow!("all networks from 10.213.100.0 to 10.213.199.0 are in use");
+    // Another run may take a network at the same moment.
+    for subnet in SUBNETS.filter(|subnet| !taken.contains(subnet)).take(10) {
+        let name = format!("millrace{subnet}");
+        match open(&name, &format!("10.213.{subnet}.2")) {
+            Ok(device) => {
+                reach_loopback(&name)?;
+                return Ok((subnet, device));
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Runs the program until it ends or must stop.
+fn wait(
+    mut program: Command,
+    host: Ipv4Addr,
+    stop: &AtomicBool,
+    live: impl Fn() -> Live,
+    mut look: impl FnMut(Live),
+) -> anyhow::Result<ExitStatus> {
+    let name = program.get_program().to_string_lossy().into_owned();
+    let mut child =
+        program.env(HOST_VARIABLE, host.to_string()).spawn().with_context(|| format!("cannot start {name}"))?;
+    let mut stopped: Option<Instant> = None;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            look(live());
+            return Ok(status);
+        }
+        match stopped {
+            None if stop.load(Relaxed) => {
+                stopped = Some(Instant::now());
+                terminate(&child);
+            }
+            Some(since) if since.elapsed() > END_MAX => child.kill()?,
+            _ => {}
+        }
+        look(live());
+        thread::sleep(LOOK);
+    }
+}
+
+fn terminate(child: &Child) {
+    // The program may have ended meanwhile.
+    let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
+}

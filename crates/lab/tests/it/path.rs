@@ -1,0 +1,149 @@
+//! Emulated links between namespaces, with real sockets. Needs root and /dev/net/tun; says SKIPPED without.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    process::Command,
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant},
+};
+
+use millrace_lab::{
+    path::{TunCable, behind},
+    wire::namespace,
+};
+use millrace_link::{Cause, Config, PipeConfig, Probability, Traces};
+
+fn is_possible() -> bool {
+    match TunCable::check() {
+        Ok(()) => true,
+        Err(error) => {
+            eprintln!("SKIPPED: no link between namespaces here: {error:#}");
+            false
+        }
+    }
+}
+
+fn delayed(delay: Duration) -> Config {
+    let pipe = PipeConfig { delay, ..PipeConfig::default() };
+    Config { up: pipe.clone(), down: pipe, ..Config::default() }
+}
+
+#[test]
+fn server_on_loopback_is_reached_over_the_link_with_its_delay() {
+    if !is_possible() {
+        return;
+    }
+    let cable = TunCable::new(delayed(Duration::from_millis(30)), Traces::default(), 1, None);
+    let start = || Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
+    let round_trips = namespace::across(&cable, start, |listener| {
+        let port = listener.local_addr()?.port();
+        let echo = std::thread::spawn(move || -> std::io::Result<()> {
+            let (mut stream, _) = listener.accept()?;
+            let mut buffer = [0; 16];
+            while let length @ 1.. = stream.read(&mut buffer)? {
+                stream.write_all(&buffer[..length])?;
+            }
+            Ok(())
+        });
+        let mut stream = TcpStream::connect((namespace::FAR, port))?;
+        let mut round_trips = Vec::new();
+        for _ in 0..5 {
+            let sent = Instant::now();
+            stream.write_all(b"ping")?;
+            stream.read_exact(&mut [0; 4])?;
+            round_trips.push(sent.elapsed());
+        }
+        drop(stream);
+        echo.join().expect("the echo lives")?;
+        Ok(round_trips)
+    });
+    let fastest = round_trips.expect("five round trips").into_iter().min().expect("five");
+    assert!((Duration::from_millis(60)..Duration::from_millis(75)).contains(&fastest), "{fastest:?}");
+    let report = cable.finish().expect("a report");
+    assert_eq!(report.down.delivered, report.down.received);
+    assert!(report.up.delivered >= 8, "a handshake, five messages and an end");
+}
+
+#[test]
+fn program_behind_a_link_reaches_this_machine_only_over_the_link() {
+    if !is_possible() {
+        return;
+    }
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("one connection");
+        stream.write_all(b"hello\n").expect("it is open");
+    });
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let options = behind::Options {
+        config: delayed(Duration::from_millis(20)),
+        traces: Traces::default(),
+        seed: 1,
+        log: Some(log.path().to_owned()),
+    };
+    let mut program = Command::new("bash");
+    program.args(["-c", &format!("read line < /dev/tcp/$MILLRACE_LINK_HOST/{port} && [ \"$line\" = hello ] && exit 7")]);
+    let mut host = None;
+    let (status, report) =
+        behind::run(options, program, &AtomicBool::new(false), |address| host = Some(address), |_| {}).expect("it ran");
+    server.join().expect("the server lives");
+    assert_eq!(status.code(), Some(7), "the exit code of the program");
+    assert!(report.up.received >= 3 && report.down.received >= 3, "{report:?}");
+    let packets = std::fs::read(log.path()).expect("a log");
+    assert_eq!(packets[..4], 0x0a0d_0d0a_u32.to_le_bytes(), "a section header of pcapng");
+    let devices = Command::new("ip").args(["-o", "addr"]).output().expect("ip runs").stdout;
+    let host = host.expect("it was started").to_string();
+    assert!(!String::from_utf8_lossy(&devices).contains(&host), "nothing is left of the link");
+}
+
+#[test]
+fn program_that_must_stop_is_ended() {
+    if !is_possible() {
+        return;
+    }
+    let options = behind::Options { config: Config::default(), traces: Traces::default(), seed: 1, log: None };
+    let mut program = Command::new("sleep");
+    program.arg("60");
+    let (stop, started) = (AtomicBool::new(true), Instant::now());
+    let (status, _) = behind::run(options, program, &stop, |_| {}, |_| {}).expect("it ran");
+    assert!(!status.success() && started.elapsed() < Duration::from_secs(30), "{status}");
+}
+
+#[test]
+fn losses_of_a_link_repeat_with_its_seed() {
+    if !is_possible() {
+        return;
+    }
+    let lost = |seed| {
+        let pipe = PipeConfig { loss: Probability::new(0.2).expect("a probability"), ..PipeConfig::default() };
+        let cable = TunCable::new(Config { up: pipe, ..Config::default() }, Traces::default(), seed, None);
+        let start = || {
+            let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 7000))?;
+            socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+            Ok(socket)
+        };
+        let arrived = namespace::across(&cable, start, |far| {
+            let near = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+            for number in 0..200_u8 {
+                near.send_to(&[number], (namespace::FAR, 7000))?;
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            let (mut numbers, mut buffer) = (Vec::new(), [0; 1]);
+            while far.recv(&mut buffer).is_ok() {
+                numbers.push(buffer[0]);
+            }
+            Ok(numbers)
+        });
+        let report = cable.finish().expect("a report");
+        assert_eq!(report.up.received, 200, "no packet of the kernel's own is on the link");
+        let arrived = arrived.expect("numbers");
+        assert_eq!(arrived.len() as u64, 200 - report.up.dropped(Cause::Channel));
+        arrived
+    };
+    let first = lost(1);
+    assert!((120..190).contains(&first.len()), "{}", first.len());
+    assert_eq!(first, lost(1), "the same seed");
+    assert_ne!(first, lost(2), "another seed");
+}
