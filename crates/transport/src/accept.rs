@@ -1,6 +1,6 @@
 //! Socket options and error logs that all TCP listeners share.
 
-use std::io;
+use std::{io, os::fd::AsFd, time::Duration};
 
 use millrace_engine::LogRateLimit;
 use tokio::net::TcpStream;
@@ -13,6 +13,14 @@ const NOTSENT_LOWAT_BYTES: u32 = 16 * 1024;
 pub fn set_options(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let _ = socket2::SockRef::from(stream).set_tcp_notsent_lowat(NOTSENT_LOWAT_BYTES);
+}
+
+/// Lets the kernel end a connection whose peer leaves sent bytes unacknowledged, or takes no byte, for this time.
+/// Without this limit, the server of a stream notices after 15 minutes that a NAT swallows its packets, because the
+/// client of a stream sends nothing. Source: tcp(7), TCP_USER_TIMEOUT.
+pub fn limit_unacknowledged(connection: impl AsFd, time: Duration) {
+    let ms = time.as_millis().clamp(1, u32::MAX.into()) as u32;
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(connection, ms);
 }
 
 /// Logs that a listener cannot accept a connection, at most once per minute. The cause is then a lack of file

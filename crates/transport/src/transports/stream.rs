@@ -13,6 +13,7 @@ use millrace_protocol::{Encoding, Error, Transport, encoding::Envelope};
 
 use crate::{
     Shard,
+    accept::limit_unacknowledged,
     admission::{
         Admission,
         access::Caller,
@@ -125,8 +126,9 @@ pub async fn adopt(
 ) {
     let shard = event_loop.shard();
     let id = shard.with(|hub, sockets| {
-        let id =
-            hub.connect_with(stream.encoding, event_loop.admission().config().heartbeat_s(stream.request.heartbeat));
+        let config = event_loop.admission().config();
+        let id = hub.connect_with(stream.encoding, config.heartbeat_s(stream.request.heartbeat));
+        limit_unacknowledged(&fd, config.unacknowledged_max(stream.request.heartbeat));
         let member = ConnectionQuotas::new(connection_slot, stream.reader_slot.take());
         sockets.add_socket(id, fd, tls, ConnectionProtocol::Stream(stream.transport), false, member);
         sockets.grants.put(id, stream.caller.clone());
