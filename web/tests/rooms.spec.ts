@@ -457,7 +457,8 @@ test('tree: video continues after a parent is killed', async ({ browser }) => {
   const [root, middle, leaf] = pages as [Page, Page, Page];
   const seen = (page: Page) => page.evaluate(() => Object.keys(window.pageState.first));
   const parents = () => root.evaluate(() => window.pageState.room.state.parents);
-  expect(await parents()).toEqual({ [ids[1]!]: ids[0], [ids[2]!]: ids[1] });
+  // The third participant has its parent once it has joined. The root learns it a moment later.
+  await expect.poll(parents, { message: 'a chain of three' }).toEqual({ [ids[1]!]: ids[0], [ids[2]!]: ids[1] });
   for (const page of [middle, leaf]) await expect.poll(() => seen(page), { timeout: 30_000, message: 'the root alone' }).toEqual([ids[0]]);
   expect(await seen(root)).toEqual([]);
   const first = await leaf.evaluate((id) => Math.round(window.pageState.first[id]!), ids[0]!);

@@ -96,8 +96,8 @@ pub(super) struct File {
     /// Epoch of channels that do not exist yet.
     pub epoch: Epoch,
     pub logs: Vec<(ChannelName, Log)>,
-    /// Lock file, held while the database is open.
-    _lock: fs::File,
+    /// Held while the database is open. Dropped last, after the connection to it.
+    _lock: Lock,
 }
 
 impl File {
@@ -115,7 +115,7 @@ impl File {
             return Err(wrong(FileFault::NoFolder(folder.to_owned())));
         }
         let path = path.canonicalize().unwrap_or(path.to_owned());
-        let lock = lock(&path).map_err(wrong)?;
+        let lock = Lock::new(&path).map_err(wrong)?;
         let failed = |error: rusqlite::Error| wrong(error.into());
         let mut db =
             connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).map_err(failed)?;
@@ -152,16 +152,28 @@ enum FileFault {
     Sqlite(#[from] rusqlite::Error),
 }
 
-/// Locks the file for one server. SQLite's own locks would let other processes write between two transactions.
-fn lock(path: &Path) -> Result<fs::File, FileFault> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push("-lock");
-    let cannot = |error: std::io::Error| FileFault::Lock { lock: beside.clone().into(), error };
-    let file = fs::File::options().create(true).truncate(false).write(true).open(&beside).map_err(cannot)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(FileFault::InUse),
-        Err(TryLockError::Error(error)) => Err(cannot(error)),
+/// A locked file beside the database. SQLite's own locks would let other processes write between two transactions.
+struct Lock(fs::File);
+
+impl Lock {
+    fn new(database: &Path) -> Result<Self, FileFault> {
+        let mut beside = database.as_os_str().to_owned();
+        beside.push("-lock");
+        let cannot = |error: std::io::Error| FileFault::Lock { lock: beside.clone().into(), error };
+        let file = fs::File::options().create(true).truncate(false).write(true).open(&beside).map_err(cannot)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => Err(FileFault::InUse),
+            Err(TryLockError::Error(error)) => Err(cannot(error)),
+        }
+    }
+}
+
+impl Drop for Lock {
+    /// Unlocks explicitly. Closing the file would not unlock it while a copy of its descriptor is open, which a child
+    /// process has between fork and exec.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
     }
 }
 
@@ -370,4 +382,20 @@ pub(super) fn describe(error: &rusqlite::Error) -> String {
         _ => "",
     };
     format!("cannot be used: {error}{advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_ends_although_its_descriptor_was_copied() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("data.db");
+        let lock = Lock::new(&database).unwrap();
+        let _copy = lock.0.try_clone().unwrap();
+        assert!(matches!(Lock::new(&database), Err(FileFault::InUse)));
+        drop(lock);
+        assert!(Lock::new(&database).is_ok());
+    }
 }
