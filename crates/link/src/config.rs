@@ -187,19 +187,20 @@ impl PipeConfig {
     }
 }
 
-/// Writes the values that differ from a link that changes nothing: `1600kbit/s, 75ms, 0.5% lost`.
+/// Writes the values that differ from a link that changes nothing: `1.6Mbit/s, 75 ms, 0.5 % lost`.
 impl fmt::Display for PipeConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         parts.extend(self.rate.map(|rate| rate.to_string()));
         parts.extend(self.trace.as_ref().map(|trace| format!("trace {trace}")));
-        parts.push(humantime::format_duration(self.delay).to_string().replace(' ', ""));
+        let ms = |time: Duration| format!("{} ms", time.as_secs_f64() * 1000.0);
+        parts.push(ms(self.delay));
         if !self.jitter.is_zero() {
-            parts.push(format!("jitter {}", humantime::format_duration(self.jitter)));
+            parts.push(format!("jitter {}", ms(self.jitter)));
         }
         let loss = self.gilbert_elliott.map_or(self.loss.get(), |model| model.mean_loss());
         if loss > 0.0 {
-            parts.push(format!("{:.3} % lost", loss * 100.0));
+            parts.push(format!("{} % lost", (loss * 100_000.0).round() / 1000.0));
         }
         f.write_str(&parts.join(", "))
     }

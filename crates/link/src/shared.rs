@@ -1,6 +1,6 @@
 use crate::{
     Cause, Config, Direction, Packet, Time,
-    nat::{NatTable, Verdict},
+    nat_table::{NatTable, Verdict},
     radio::RadioState,
 };
 

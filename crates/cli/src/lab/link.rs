@@ -23,7 +23,7 @@ use crate::output;
     after_help = "A link has a rate with a queue, delay, jitter and loss in each direction, repeats from a seed, and can emulate a NAT and the states of a mobile radio. It needs root, /dev/net/tun and `ip` (iproute2).\n\n\
     Example: all profiles with their figures\n  millrace lab link list\n\
     Example: subscribe over an emulated 3G network\n  \
-    millrace lab link run --path 3g -- sh -c 'millrace sub demo --to http://$MILLRACE_LINK_HOST:8080'\n\
+    millrace lab link run --path 3g -- sh -c 'millrace sub demo --to http://$LINK_HOST:8080'\n\
     Example: is the emulation exact on this machine?\n  millrace lab link check"
 )]
 pub struct Args {
@@ -34,6 +34,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// List the profiles of links
+    #[command(after_help = "Example\n  millrace lab link list")]
     List,
     /// Run a program behind a link to this machine
     Run(RunArgs),
@@ -43,7 +44,7 @@ enum Command {
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "The program runs in a network namespace of its own; the link to this machine is its only network. $MILLRACE_LINK_HOST is the address of this machine there, also of servers that listen on 127.0.0.1 only. All that this command creates disappears when it ends. The exit code is that of the program, or 128 plus its signal.\n\n\
+    after_help = "The program runs in a network namespace of its own; the link to this machine is its only network. $LINK_HOST is the address of this machine there, also of servers that listen on 127.0.0.1 only. All that this command creates disappears when it ends. The exit code is that of the program, or 128 plus its signal.\n\n\
     Example: a shell behind a mobile network with 5 % loss towards it\n  millrace lab link run --path lte --set down.loss=5% -- bash\n\
     Example: an own link, with all packets in a file for Wireshark\n  \
     millrace lab link run --set up.delay=24ms --set down.delay=24ms --set down.rate=2Mbit/s --log packets.pcapng -- bash"
@@ -133,7 +134,7 @@ fn summary(report: &Report) {
         output::note(format_args!("{:<4}  {}", direction.name(), describe(counters)));
     }
     output::note(format_args!(
-        "emulator  {:.1} us of CPU per packet, packets released late by {:.0} us (p99)",
+        "emulator  {:.1} us of CPU per packet, packets leave late by {:.0} us (p99)",
         report.cpu_per_packet().as_secs_f64() * 1e6,
         report.lateness.quantile_us(0.99).unwrap_or_default()
     ));
@@ -147,7 +148,10 @@ fn describe(counters: &Counters) -> String {
             text += &format!(", {dropped} lost ({})", cause.name());
         }
     }
-    if counters.queue_packets_max > 0 {
+    if counters.in_flight() > 0 {
+        text += &format!(", {} on the link at the end", counters.in_flight());
+    }
+    if counters.queue_packets_max > 1 {
         let delay_ms = counters.queue_delay_max.as_secs_f64() * 1000.0;
         text += &format!(", at most {} in the queue for {delay_ms:.0} ms", counters.queue_packets_max);
     }
@@ -167,7 +171,7 @@ fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
             output::line(format_args!("{label:<58} {expected:>10.3} {measured:>10.3} {tolerance:>10.3}{verdict}"))?;
         }
         output::line(format_args!(
-            "emulator: {:.1} us of CPU per packet at 100 Mbit/s; packets released late by {:.0} us (p50), {:.0} us (p99)",
+            "emulator: {:.1} us of CPU per packet at 100 Mbit/s; packets leave late by {:.0} us (p50), {:.0} us (p99)",
             outcome.cpu_us_per_packet,
             outcome.lateness.quantile_us(0.5).unwrap_or_default(),
             outcome.lateness.quantile_us(0.99).unwrap_or_default()

@@ -27,7 +27,7 @@ use super::{
 use crate::wire::namespace::{NEAR_DEVICE, enter, ip};
 
 /// Environment variable with the address of this machine, as the program sees it.
-pub const HOST_VARIABLE: &str = "MILLRACE_LINK_HOST";
+pub const HOST_VARIABLE: &str = "LINK_HOST";
 const LOOK: Duration = Duration::from_millis(50);
 /// Time that the program has to end after SIGTERM.
 const END_MAX: Duration = Duration::from_secs(5);
@@ -44,8 +44,8 @@ pub struct Options {
 }
 
 /// Runs `program` in a new network namespace. An emulated link to the namespace of this thread is its only way out. Its
-/// environment contains this machine's address at the link as [`HOST_VARIABLE`]; servers on loopback are reached there. `start` is called with this address
-/// before the program starts, `look` 20 times per second with the state of the link. If `stop` is set, the program gets
+/// environment contains this machine's address at the link as [`HOST_VARIABLE`]; servers on loopback are reached there.
+/// `start` is called with this address before the program starts, `look` 20 times per second with the state of the link. If `stop` is set, the program gets
 /// SIGTERM, and SIGKILL after five seconds. The devices disappear with the last descriptor, also if this process is
 /// killed.
 ///

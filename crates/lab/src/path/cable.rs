@@ -60,8 +60,13 @@ impl Cable for TunCable {
         reach_loopback(FAR_DEVICE)?;
         let near =
             self.near.lock().unwrap_or_else(PoisonError::into_inner).take().context("the near end is missing")?;
-        let emulator =
-            Emulator::start(self.config.clone(), &self.traces, self.seed, Ends { near, far, far_address: FAR }, self.log.clone())?;
+        let emulator = Emulator::start(
+            self.config.clone(),
+            &self.traces,
+            self.seed,
+            Ends { near, far, far_address: FAR },
+            self.log.clone(),
+        )?;
         *self.emulator.lock().unwrap_or_else(PoisonError::into_inner) = Some(emulator);
         Ok(())
     }

@@ -96,8 +96,8 @@ impl Report {
             down: counts(&self.down),
             cpu_us_per_packet: self.cpu_per_packet().as_secs_f64() * 1e6,
             cpu_cores: self.cpu.as_secs_f64() / self.wall.as_secs_f64().max(f64::MIN_POSITIVE),
-            late_p50_us: self.lateness.quantile_us(0.5).unwrap_or_default(),
-            late_p99_us: self.lateness.quantile_us(0.99).unwrap_or_default(),
+            late_p50_us: self.lateness.quantile_us(0.5).unwrap_or_default() as f64,
+            late_p99_us: self.lateness.quantile_us(0.99).unwrap_or_default() as f64,
             kernel_drops: kernel_drops + self.write_errors,
         }
     }
@@ -126,7 +126,8 @@ impl LinkRun {
             findings.push(finding("link_bound", format!("the emulated link used {:.2} of a core", self.cpu_cores)));
         }
         if self.late_p99_us > LATE_MAX_US {
-            findings.push(finding("link_late", format!("packets left the link late by {:.0} us (p99)", self.late_p99_us)));
+            findings
+                .push(finding("link_late", format!("packets left the link late by {:.0} us (p99)", self.late_p99_us)));
         }
         if self.kernel_drops > 0 {
             let detail = format!("the devices of the link dropped {} packets", self.kernel_drops);
@@ -284,7 +285,13 @@ impl Worker {
         Ok(true)
     }
 
-    fn write(&mut self, direction: Direction, release: Time, mut packet: IpPacket, report: &mut Report) -> io::Result<()> {
+    fn write(
+        &mut self,
+        direction: Direction,
+        release: Time,
+        mut packet: IpPacket,
+        report: &mut Report,
+    ) -> io::Result<()> {
         if let Some(log) = &mut self.log {
             log.packet(direction as u32, release.ns(), packet.as_bytes(), "")?;
         }

@@ -1,6 +1,6 @@
 //! The setting `path` of a run: a profile, and changes of single values.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use millrace_link::{Config, profiles};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -59,7 +59,8 @@ impl PathSettings {
         };
         let mut table = Table::try_from(base)?;
         merge(&mut table, &self.changes);
-        let config: Config = table.try_into().context("path")?;
+        let config: Config =
+            table.try_into().map_err(|error| anyhow!("path: {}", error.to_string().trim().replace('\n', " ")))?;
         config.check().context("path")?;
         Ok(Some(config))
     }

@@ -183,7 +183,9 @@ impl Bench<'_> {
         };
         let mut run = Run { target_version: self.version(name).to_owned(), placement, ..job.run() };
         let mut link = p.path.config()?;
-        if link.is_some() && let Err(error) = TunCable::check() {
+        if link.is_some()
+            && let Err(error) = TunCable::check()
+        {
             link = None;
             run.validity.push(Finding {
                 code: "no_link".into(),

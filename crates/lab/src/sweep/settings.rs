@@ -63,7 +63,8 @@ impl Settings {
             let parameter = below.map_or(key, |_| PATH);
             for name in chosen {
                 let all = parts.get_mut(name).expect("it was just put in");
-                let now = all.get(parameter).with_context(|| format!("no parameter {key}{}", nearest(key, keys(all))))?;
+                let now =
+                    all.get(parameter).with_context(|| format!("no parameter {key}{}", nearest(key, keys(all))))?;
                 let value = match below {
                     Some(below) => path_with(now, below, text),
                     None => typed(text, now),

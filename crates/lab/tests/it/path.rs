@@ -59,9 +59,10 @@ fn server_on_loopback_is_reached_over_the_link_with_its_delay() {
         Ok(round_trips)
     });
     let fastest = round_trips.expect("five round trips").into_iter().min().expect("five");
-    assert!((Duration::from_millis(60)..Duration::from_millis(75)).contains(&fastest), "{fastest:?}");
+    assert!((Duration::from_millis(60)..Duration::from_millis(120)).contains(&fastest), "{fastest:?}");
     let report = cable.finish().expect("a report");
-    assert_eq!(report.down.delivered, report.down.received);
+    let lost: u64 = Cause::ALL.iter().map(|cause| report.down.dropped(*cause)).sum();
+    assert_eq!(lost, 0, "{report:?}");
     assert!(report.up.delivered >= 8, "a handshake, five messages and an end");
 }
 
@@ -84,7 +85,7 @@ fn program_behind_a_link_reaches_this_machine_only_over_the_link() {
         log: Some(log.path().to_owned()),
     };
     let mut program = Command::new("bash");
-    program.args(["-c", &format!("read line < /dev/tcp/$MILLRACE_LINK_HOST/{port} && [ \"$line\" = hello ] && exit 7")]);
+    program.args(["-c", &format!("read line < /dev/tcp/$LINK_HOST/{port} && [ \"$line\" = hello ] && exit 7")]);
     let mut host = None;
     let (status, report) =
         behind::run(options, program, &AtomicBool::new(false), |address| host = Some(address), |_| {}).expect("it ran");
