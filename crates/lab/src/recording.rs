@@ -118,7 +118,7 @@ pub struct Run {
     pub link: Option<LinkRun>,
 }
 
-/// What an emulated link did in a run.
+/// Counters of an emulated link in one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkRun {

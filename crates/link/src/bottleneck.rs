@@ -76,7 +76,8 @@ impl<P: Packet> Bottleneck<P> {
         self.codel = codel.map(|config| (config, self.codel.take().map_or_else(Codel::default, |(_, codel)| codel)));
     }
 
-    /// Adds a packet to the queue, or drops it if the queue is full. Call [`Bottleneck::poll_output`] until `now` first.
+    /// Adds a packet to the queue, or drops it if the queue is full. Call [`Bottleneck::poll_output`] until `now`
+    /// first.
     pub fn handle_input(&mut self, packet: P, now: Time, counters: &mut Counters) {
         let bytes = packet.bytes() as u64;
         let sending = if self.free_at > now { (1, self.sending_bytes) } else { (0, 0) };

@@ -29,7 +29,7 @@ impl Cause {
     }
 }
 
-/// What one direction of a link did with its packets.
+/// Packet counters of one direction of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets that were handed to the link, and their bytes.

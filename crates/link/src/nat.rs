@@ -13,7 +13,7 @@ pub struct Nat {
     pub on_idle: OnIdle,
 }
 
-/// What a NAT does with a packet of a connection that it has forgotten.
+/// Behaviour of a NAT when a packet of a forgotten connection arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnIdle {

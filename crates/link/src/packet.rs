@@ -2,7 +2,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flow(pub u128);
 
-/// What passes a link: an IP packet, a datagram, or a piece of a byte stream.
+/// A unit on a link: an IP packet, a datagram, or a segment of a byte stream.
 pub trait Packet: Clone {
     /// Size on the link in bytes, headers included.
     fn bytes(&self) -> usize;

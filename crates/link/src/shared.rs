@@ -4,7 +4,7 @@ use crate::{
     radio::RadioState,
 };
 
-/// What both directions of a link share: outages, the NAT and the radio.
+/// State that both directions of a link share: outages, the NAT and the radio.
 pub struct Shared {
     nat: NatTable,
     radio: RadioState,

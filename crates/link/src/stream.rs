@@ -21,8 +21,8 @@ const RTO_MAX: Duration = Duration::from_secs(60);
 
 /// A connection with a byte stream per direction, over a [`Link`].
 ///
-/// It has cumulative acknowledgements, and retransmits after three duplicates or a timeout. It has a fixed window and no
-/// congestion control, so a queue that is shorter than the window loses more segments than with TCP.
+/// It has cumulative acknowledgements, and retransmits after three duplicates or a timeout. It has a fixed window and
+/// no congestion control, so a queue that is shorter than the window loses more segments than with TCP.
 pub struct StreamLink {
     link: Link<Segment>,
     /// The client, which sends up, and the server.
@@ -30,12 +30,12 @@ pub struct StreamLink {
     received: VecDeque<Received>,
 }
 
-/// What arrives at an end of a [`StreamLink`].
+/// An event at an end of a [`StreamLink`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// The next bytes of the stream in this direction, at the time at which they arrived.
     Data(Direction, Time, Vec<u8>),
-    /// A NAT has ended the connection; the sender in this direction is told.
+    /// A NAT has ended the connection; reported to the sender in this direction.
     Reset(Direction, Time),
 }
 

@@ -53,8 +53,8 @@ struct RunArgs {
     /// Profile of the link; without it, a link that changes nothing but what --set says
     #[arg(long, value_name = "PROFILE", default_value = "")]
     path: String,
-    /// Change one value of the profile, such as down.loss=1%; a trace is the name of a file in the format of mahimahi, or
-    /// .csv
+    /// Change one value of the profile, such as down.loss=1%; a trace is the name of a file in the format of mahimahi,
+    /// or .csv
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
     /// Seed of losses and jitter

@@ -3,15 +3,17 @@
 use std::{
     io::Read,
     net::TcpStream,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use millrace_lab::{path::TunCable, wire::namespace};
+use millrace_link::{Config as LinkConfig, Nat, OnIdle, Traces};
 use millrace_server::auth::SigningKey;
 use rustix::process::Signal;
 use serde_json::json;
 use tokio_tungstenite::tungstenite::{self, Message, client::IntoClientRequest, protocol::frame::coding::CloseCode};
 
-use crate::support::{BOUND, Process, Server, ask, file, free_port, millrace, run};
+use crate::support::{Answer, BOUND, Process, Server, ask, file, free_port, millrace, run};
 
 #[test]
 fn health_readiness_and_metrics_are_served() {
@@ -248,4 +250,33 @@ fn token_is_sent_to_the_server_and_never_printed() {
     server.process.signal(Signal::TERM);
     let shown = server.process.finish();
     assert!(!shown.err.contains(&token), "the token is in the log");
+}
+
+/// A NAT forgets a silent stream after two seconds and swallows the heartbeats of the server, which come every three.
+#[test]
+fn stream_whose_client_acknowledges_nothing_is_closed() {
+    let nat = Nat { idle: Duration::from_secs(2), on_idle: OnIdle::Swallow };
+    let cable = TunCable::new(LinkConfig { nat: Some(nat), ..LinkConfig::default() }, Traces::default(), 1, None);
+    if let Err(error) = TunCable::check() {
+        eprintln!("SKIPPED: no link between namespaces here: {error:#}");
+        return;
+    }
+    let settings = ["limits.heartbeat=3s", "limits.grace=1s", "server.hosts=[\"10.213.0.2\"]"];
+    let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", *setting]).collect();
+    let took = namespace::across(
+        &cable,
+        || Ok(Server::start(&arguments)),
+        |mut server| {
+            let port = server.address.rsplit(':').next().unwrap_or_default().to_owned();
+            server.address = format!("{}:{port}", namespace::FAR);
+            let _reader = server.open("/v1/channels/silent", "text/event-stream");
+            let is_open = |answer: &Answer| answer.body.contains("millrace_connections{transport=\"sse\"} 1");
+            server.get_until("/metrics", is_open);
+            let since = Instant::now();
+            server.get_until("/metrics", |answer| answer.status == 200 && !is_open(answer));
+            Ok(since.elapsed())
+        },
+    );
+    let took = took.expect("the stream ended");
+    assert!((3..20).contains(&took.as_secs()), "{took:?}: two heartbeats and the grace are 7 s");
 }

@@ -43,11 +43,12 @@ pub struct Options {
     pub log: Option<PathBuf>,
 }
 
-/// Runs `program` in a new network namespace. An emulated link to the namespace of this thread is its only way out. Its
+/// Runs `program` in a new network namespace. Its only network is an emulated link to the namespace of this thread. Its
 /// environment contains this machine's address at the link as [`HOST_VARIABLE`]; servers on loopback are reached there.
-/// `start` is called with this address before the program starts, `look` 20 times per second with the state of the link. If `stop` is set, the program gets
-/// SIGTERM, and SIGKILL after five seconds. The devices disappear with the last descriptor, also if this process is
-/// killed.
+/// The devices disappear with the last descriptor, also if this process is killed.
+///
+/// `start` is called with this address before the program starts, `look` 20 times per second with the state of the
+/// link. If `stop` is set, the program gets SIGTERM, and SIGKILL after five seconds.
 ///
 /// Errors: no root, no `/dev/net/tun`, no `ip`; the program does not start.
 pub fn run(

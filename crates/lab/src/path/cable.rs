@@ -12,7 +12,8 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 use super::emulator::{Emulator, Ends, Report};
 use crate::wire::namespace::{Cable, FAR, FAR_DEVICE, NEAR, NEAR_DEVICE, across, ip, up};
 
-/// Packets that the kernel holds for the emulator. More are dropped, which [`namespace::drops`](crate::wire::namespace::drops) counts.
+/// Packets that the kernel holds for the emulator. More are dropped, which
+/// [`namespace::drops`](crate::wire::namespace::drops) counts.
 const QUEUE_PACKETS: &str = "1000";
 
 /// A cable that is an emulated link.

@@ -55,7 +55,7 @@ pub struct Outcome {
     pub cpu_us_per_packet: f64,
 }
 
-/// What arrived at one end.
+/// Datagrams received at one end.
 struct Arrivals {
     /// Number and time of each datagram.
     datagrams: Vec<(u32, Instant)>,
@@ -225,7 +225,7 @@ fn one_way(config: Config, seed: u64, count: u32, bytes: usize, per_s: f64) -> a
     })
 }
 
-/// Sends datagrams to the far end, which relays them back. Returns the shares that were lost on the way there, and in
+/// Sends datagrams to the far end, which relays them back. Returns the shares that were lost upstream, and in
 /// all.
 fn there_and_back(config: Config, seed: u64) -> anyhow::Result<((f64, f64), Report)> {
     over(config, seed, |near, far| {

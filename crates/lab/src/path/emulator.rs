@@ -64,7 +64,7 @@ pub struct Live {
     pub queues: [(u64, u64); 2],
 }
 
-/// What an emulated link did, and what the emulator itself cost.
+/// Counters of an emulated link, and the cost of the emulator itself.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub up: Counters,
@@ -302,7 +302,7 @@ impl Worker {
         if direction == Direction::Up && packet.destination() == self.ends.far_address {
             packet.set_destination(Ipv4Addr::LOCALHOST);
         }
-        // A device refuses packets when its namespace is gone or its queue is full; the kernel counts neither.
+        // A device refuses packets when its namespace has ended or its queue is full; the kernel counts neither.
         report.write_errors += u64::from(device.send(packet.as_bytes()).is_err());
         Ok(())
     }

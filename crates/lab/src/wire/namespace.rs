@@ -1,5 +1,5 @@
-//! Two network namespaces connected by a [`Cable`], such as a veth pair. Packets have the size of a real network, and no
-//! other traffic is present.
+//! Two network namespaces connected by a [`Cable`], such as a veth pair. Packets have the size of a real network, and
+//! no other traffic is present.
 //!
 //! Loopback has an MTU of 65,536, so each message would be one segment. Offloading is off, because the kernel would
 //! otherwise pass several segments with one header. Needs root and `ip` (iproute2). The namespaces disappear when

@@ -74,7 +74,7 @@ fn packets_leave_at_the_opportunities_of_a_trace() {
     }
     let times: Vec<f64> = drain(&mut link).iter().map(|(time, _)| ms(*time)).collect();
     assert_eq!(times, [10.0, 10.0, 20.0, 20.0, 50.0, 60.0]);
-    // What an opportunity does not use is lost; the next packet waits for the next one.
+    // The unused part of an opportunity is lost; the next packet waits for the next one.
     link.handle_input(Direction::Up, Numbered::new(9, 100), at_ms(60.5));
     assert_eq!(drain(&mut link)[0].0, at_ms(70.0));
 }

@@ -1,5 +1,5 @@
-//! What holds for every link: nothing vanishes uncounted, the order, the same result for the same seed, and the same
-//! times however often the link is polled.
+//! Properties of every link: every packet is counted, the order is kept, the same seed gives the same result, and the
+//! times do not depend on how often the link is polled.
 
 use std::time::Duration;
 

@@ -152,8 +152,8 @@ impl Config {
         Some(NonZeroU16::new(granted.as_secs().min(u16::MAX.into()) as u16).unwrap_or(NonZeroU16::MIN))
     }
 
-    /// Returns the maximum time for which a client of a stream may leave sent bytes unacknowledged: a heartbeat interval,
-    /// its own or the default, and the grace of a WebSocket's pong.
+    /// Returns the maximum time for which a client of a stream may leave sent bytes unacknowledged: a heartbeat
+    /// interval, its own or the default, plus the grace of a WebSocket's pong.
     pub fn unacknowledged_max(&self, asked: Option<Duration>) -> Duration {
         let own = self.heartbeat_s(asked).map(|seconds| Duration::from_secs(seconds.get().into()));
         own.unwrap_or(self.heartbeat) + self.grace
