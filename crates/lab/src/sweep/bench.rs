@@ -26,7 +26,7 @@ use crate::{
 
 /// Findings that the machine may have caused. In the quick form they do not invalidate a run: that form checks
 /// whether things work, not how fast they are.
-const NOISE: [&str; 4] = ["generator_bound", "steal", "others", "crowded"];
+const NOISE: [&str; 6] = ["generator_bound", "steal", "others", "crowded", "link_bound", "link_late"];
 
 /// Result of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
