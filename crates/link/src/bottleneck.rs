@@ -80,8 +80,7 @@ impl<P: Packet> Bottleneck<P> {
     /// first.
     pub fn handle_input(&mut self, packet: P, now: Time, counters: &mut Counters) {
         let bytes = packet.bytes() as u64;
-        let sending = if self.free_at > now { (1, self.sending_bytes) } else { (0, 0) };
-        let (packets, queued) = (self.queue.len() as u64 + sending.0, self.queued_bytes + sending.1);
+        let (packets, queued) = self.depth(now);
         if packets + 1 > self.packets_max || queued + bytes > self.bytes_max {
             return counters.drop(Cause::QueueFull);
         }

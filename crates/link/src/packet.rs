@@ -16,6 +16,7 @@ pub trait Packet: Clone {
     /// Inverts one bit. `bit` is below 8 x [`Packet::bytes`].
     fn corrupt(&mut self, bit: usize);
 
-    /// Returns the answer of a NAT that ends the connection, such as a TCP segment with RST. `None` if there is none.
+    /// Returns the packet with which a NAT ends the connection, such as a TCP segment with RST. `None` for a protocol
+    /// without resets.
     fn reset(&self) -> Option<Self>;
 }

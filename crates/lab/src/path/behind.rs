@@ -62,13 +62,14 @@ pub fn run(
     let (near_address, host) = (Ipv4Addr::new(10, 213, subnet, 1), Ipv4Addr::new(10, 213, subnet, 2));
     start(host);
     let (send_device, device) = mpsc::channel();
-    let (send_ready, ready) = mpsc::channel::<Emulator>();
+    let (send_ready, ready) = mpsc::channel::<anyhow::Result<Emulator>>();
     thread::scope(|scope| {
         let near = scope.spawn(move || -> anyhow::Result<(ExitStatus, Report)> {
             enter()?;
-            send_device.send(open(NEAR_DEVICE, &near_address.to_string())?)?;
+            let device = open(NEAR_DEVICE, &near_address.to_string())?;
             ip(&["route", "add", "default", "via", &host.to_string()])?;
-            let emulator = ready.recv().context("the link did not start")?;
+            send_device.send(device)?;
+            let emulator = ready.recv().context("the link did not start")??;
             let status = wait(program, host, stop, || emulator.live(), look);
             let report = emulator.stop();
             Ok((status?, report?))
@@ -76,7 +77,8 @@ pub fn run(
         if let Ok(near) = device.recv() {
             let ends = Ends { near, far, far_address: host };
             let Options { config, traces, seed, log } = options;
-            send_ready.send(Emulator::start(config, &traces, seed, ends, log)?).ok();
+            // The thread waits for the result, also if it is an error.
+            send_ready.send(Emulator::start(config, &traces, seed, ends, log)).ok();
         }
         near.join().map_err(|_| anyhow!("the thread of the program died"))?
     })

@@ -85,9 +85,7 @@ impl Report {
         let packets = self.up.received + self.down.received;
         Duration::from_nanos(self.cpu.as_nanos() as u64 / packets.max(1))
     }
-}
 
-impl Report {
     /// Returns the report as recordings contain it. `kernel_drops`: packets that the devices dropped.
     pub fn link_run(&self, path: String, kernel_drops: u64) -> LinkRun {
         LinkRun {

@@ -53,7 +53,7 @@ impl IpPacket {
         let transport = self.transport();
         let offset = match self.protocol() {
             TCP if transport.len() >= TCP_HEADER_BYTES => 16,
-            // A checksum of 0 means that there is none. Source: RFC 768.
+            // A checksum of 0 means that the sender computed no checksum. Source: RFC 768.
             UDP if transport.len() >= 8 && u16_at(transport, 6) != 0 => 6,
             _ => return,
         };

@@ -100,6 +100,18 @@ fn program_behind_a_link_reaches_this_machine_only_over_the_link() {
 }
 
 #[test]
+fn link_that_cannot_start_ends_with_its_error() {
+    if !is_possible() {
+        return;
+    }
+    let log = Some("/does/not/exist/packets.pcapng".into());
+    let options = behind::Options { config: Config::default(), traces: Traces::default(), seed: 1, log };
+    let ended = behind::run(options, Command::new("true"), &AtomicBool::new(false), |_| {}, |_| {});
+    let error = format!("{:#}", ended.expect_err("the log cannot be created"));
+    assert!(error.contains("/does/not/exist"), "{error}");
+}
+
+#[test]
 fn program_that_must_stop_is_ended() {
     if !is_possible() {
         return;
