@@ -18,10 +18,11 @@ end_steps() {
     rm -rf "$logs"
 }
 
-count_step() { # name, exit code, seconds
-    local result=passed
+count_step() { # name, exit code, seconds, file with the output of `times`
+    local result=passed cpu
     if [ "$2" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) result=FAILED; fi
-    table+=$(printf '%-44s %-7s %4d s, ended after %4d s' "$1" "$result" "$3" $((SECONDS - begun)))$'\n'
+    cpu=$(awk -F '[ms ]' '{ sum += $1 * 60 + $2 + $4 * 60 + $5 } END { printf "%.0f", sum }' "$4" 2>/dev/null) || true
+    table+=$(printf '%-44s %-7s %4d s, ended after %4d s, CPU %5s s' "$1" "$result" "$3" $((SECONDS - begun)) "${cpu:-?}")$'\n'
 }
 
 # Runs a step in the foreground.
@@ -29,8 +30,14 @@ step() { # name, command...
     local name=$1 start=$SECONDS code=0
     shift
     printf '\n=== %s\n' "$name"
-    "$@" 2>&1 | tee "$(mktemp "$logs/step.XXXX")" || code=$?
-    count_step "$name" "$code" $((SECONDS - start))
+    # `times` reports this subshell and its children.
+    (
+        ended=0
+        "$@" || ended=$?
+        times >"$logs/$name.times"
+        exit "$ended"
+    ) 2>&1 | tee "$(mktemp "$logs/step.XXXX")" || code=$?
+    count_step "$name" "$code" $((SECONDS - start)) "$logs/$name.times"
 }
 
 # Starts a background step in its own process group. `finish` prints its output.
@@ -41,6 +48,7 @@ beside() { # name, command...
     (
         code=0
         "$@" || code=$?
+        times >"$logs/$name.times"
         echo "$code $SECONDS" >"$logs/$name.code"
     ) >"$logs/$name" 2>&1 </dev/null &
     besides[$name]=$!
@@ -69,7 +77,7 @@ finish() { # name
     unset "besides[$name]"
     [ ! -e "$logs/$name.code" ] || read -r code ended <"$logs/$name.code"
     cat "$logs/$name"
-    count_step "$name" "$code" $((ended - start))
+    count_step "$name" "$code" $((ended - start)) "$logs/$name.times"
 }
 
 # Prints the result. Returns 1 if a step has failed.
