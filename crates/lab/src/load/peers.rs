@@ -1,7 +1,7 @@
 //! NativePeer data channel peers in one thread, each with its own socket.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
     time::{Duration, Instant},
 };
 
@@ -39,12 +39,16 @@ impl NativePeer {
         NativePeer { socket, local, peer, outputs, due, is_open: false, sent_bytes: 0, received_bytes: 0 }
     }
 
-    /// Creates two peers that connect to each other.
+    /// Creates two peers that connect to each other over loopback.
     ///
     /// Errors: no socket can be opened.
     pub fn pair() -> anyhow::Result<[NativePeer; 2]> {
-        let (offering, there) = bind()?;
-        let (answering, here) = bind()?;
+        Self::pair_of(bind(Ipv4Addr::LOCALHOST.into())?, bind(Ipv4Addr::LOCALHOST.into())?)
+    }
+
+    /// Creates two peers that connect to each other over these sockets, which [`bind`] has opened.
+    pub fn pair_of(offering: UdpSocket, answering: UdpSocket) -> anyhow::Result<[NativePeer; 2]> {
+        let (there, here) = (offering.local_addr()?, answering.local_addr()?);
         let now = Instant::now();
         let offer = Peer::offer(there, now);
         let (peer, answer) = Peer::answer(&offer.sdp, &here.into(), now)?;
@@ -60,11 +64,13 @@ impl NativePeer {
         Self::join_over(&mut http, &format!("/v1/connect?{query}"))
     }
 
-    /// Posts an offer to this path on an open connection and applies the answer. No datagram is sent yet.
+    /// Posts an offer to this path on an open connection and applies the answer. The peer has the address of that
+    /// connection. No datagram is sent yet.
     ///
     /// Errors: the other end refuses the offer, or the connection fails.
     pub fn join_over(http: &mut TcpStream, path: &str) -> anyhow::Result<NativePeer> {
-        let (socket, local) = bind()?;
+        let socket = bind(http.local_addr()?.ip())?;
+        let local = socket.local_addr()?;
         let offer = Peer::offer(local, Instant::now());
         let answer = post_offer(http, path, &offer.sdp)?;
         Ok(NativePeer::new(socket, local, offer.accept(&answer)?))
@@ -80,11 +86,11 @@ impl NativePeer {
     }
 }
 
-fn bind() -> anyhow::Result<(UdpSocket, SocketAddr)> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+/// Opens the socket of a peer on a free port of this address.
+pub fn bind(address: IpAddr) -> anyhow::Result<UdpSocket> {
+    let socket = UdpSocket::bind((address, 0))?;
     socket.set_nonblocking(true)?;
-    let local = socket.local_addr()?;
-    Ok((socket, local))
+    Ok(socket)
 }
 
 /// All peers of one thread. Dropping the group ends them.

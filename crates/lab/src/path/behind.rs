@@ -22,7 +22,7 @@ use nix::{
 
 use super::{
     cable::{open, reach_loopback},
-    emulator::{Emulator, Ends, Live, Report},
+    emulator::{Emulator, End, Ends, Live, Report},
 };
 use crate::wire::namespace::{NEAR_DEVICE, enter, ip};
 
@@ -75,7 +75,7 @@ pub fn run(
             Ok((status?, report?))
         });
         if let Ok(near) = device.recv() {
-            let ends = Ends { near, far, far_address: host };
+            let ends = Ends { near: End::Tun(near), far: End::Tun(far), far_address: Some(host) };
             let Options { config, traces, seed, log } = options;
             // The thread waits for the result, also if it is an error.
             send_ready.send(Emulator::start(config, &traces, seed, ends, log)).ok();

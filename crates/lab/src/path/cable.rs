@@ -7,9 +7,9 @@ use std::{
 
 use anyhow::{Context, ensure};
 use millrace_link::{Config, Traces};
-use tun_rs::{DeviceBuilder, SyncDevice};
+use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
-use super::emulator::{Emulator, Ends, Report};
+use super::emulator::{Emulator, End, Ends, Report};
 use crate::wire::namespace::{Cable, FAR, FAR_DEVICE, NEAR, NEAR_DEVICE, across, ip, up};
 
 /// Packets that the kernel holds for the emulator. More are dropped, which
@@ -65,7 +65,7 @@ impl Cable for TunCable {
             self.config.clone(),
             &self.traces,
             self.seed,
-            Ends { near, far, far_address: FAR },
+            Ends { near: End::Tun(near), far: End::Tun(far), far_address: Some(FAR) },
             self.log.clone(),
         )?;
         *self.emulator.lock().unwrap_or_else(PoisonError::into_inner) = Some(emulator);
@@ -75,20 +75,34 @@ impl Cable for TunCable {
 
 /// Opens a TUN device in the network namespace of this thread.
 pub(super) fn open(name: &str, address: &str) -> anyhow::Result<SyncDevice> {
+    let device = create(name, Layer::L3)?;
+    ip(&["addr", "add", &format!("{address}/24"), "dev", name])?;
+    up(name)?;
+    Ok(device)
+}
+
+/// Opens a TAP device in the network namespace of this thread, as a port of a bridge.
+pub(super) fn open_port(name: &str, bridge: &str) -> anyhow::Result<SyncDevice> {
+    let device = create(name, Layer::L2)?;
+    ip(&["link", "set", name, "master", bridge])?;
+    up(name)?;
+    Ok(device)
+}
+
+fn create(name: &str, layer: Layer) -> anyhow::Result<SyncDevice> {
     ensure!(std::path::Path::new("/dev/net/tun").exists(), "an emulated link needs /dev/net/tun");
     let device = DeviceBuilder::new()
         .name(name)
+        .layer(layer)
         .inherit_enable_state()
         .with(|builder| {
             builder.offload(false);
         })
         .build_sync()
-        .with_context(|| format!("cannot open the TUN device {name}"))?;
+        .with_context(|| format!("cannot open the device {name}"))?;
     // Otherwise the kernel sends packets of its own, such as router solicitations.
     ip(&["link", "set", name, "addrgenmode", "none"])?;
-    ip(&["addr", "add", &format!("{address}/24"), "dev", name])?;
     ip(&["link", "set", name, "txqueuelen", QUEUE_PACKETS])?;
-    up(name)?;
     Ok(device)
 }
 

@@ -25,7 +25,7 @@ use rustix::{
 };
 use tun_rs::SyncDevice;
 
-use super::{packet::IpPacket, pcapng::PcapNg};
+use super::{ethernet, packet::IpPacket, pcapng::PcapNg};
 use crate::{
     histogram::Histogram,
     recording::{Finding, LinkCounts, LinkRun},
@@ -47,7 +47,7 @@ const CORES_MAX: f64 = 0.85;
 /// Lateness (p99) above which the delay of a run is not that of its link.
 const LATE_MAX_US: f64 = 2000.0;
 
-/// A running link between two TUN devices.
+/// A running link between two devices.
 pub struct Emulator {
     thread: JoinHandle<anyhow::Result<Report>>,
     stop: Arc<AtomicBool>,
@@ -137,11 +137,42 @@ impl LinkRun {
 
 /// The two ends of a link. The client is at the near end.
 pub struct Ends {
-    pub near: SyncDevice,
-    pub far: SyncDevice,
-    /// Address of the far end. The link translates it to 127.0.0.1, so that servers are reached that listen on loopback
-    /// only. The far device must have `route_localnet`.
-    pub far_address: Ipv4Addr,
+    pub near: End,
+    pub far: End,
+    /// If set: address of the far end, which the link translates to 127.0.0.1, so that servers are reached that listen
+    /// on loopback only. The far device must have `route_localnet`.
+    pub far_address: Option<Ipv4Addr>,
+}
+
+/// A device at one end of a link, and what it carries.
+pub enum End {
+    /// TUN: IP packets.
+    Tun(SyncDevice),
+    /// TAP: Ethernet frames, for a bridge. The link carries only their IPv4 packets, so it answers no ARP: the MAC
+    /// addresses follow from the IP addresses.
+    Tap(SyncDevice),
+}
+
+impl End {
+    fn device(&self) -> &SyncDevice {
+        let (End::Tun(device) | End::Tap(device)) = self;
+        device
+    }
+
+    /// Returns the packet in what was read from the device.
+    fn packet(&self, bytes: &[u8]) -> Option<IpPacket> {
+        match self {
+            End::Tun(_) => IpPacket::parse(bytes),
+            End::Tap(_) => ethernet::packet(bytes),
+        }
+    }
+
+    fn send(&self, packet: &IpPacket) -> io::Result<usize> {
+        match self {
+            End::Tun(device) => device.send(packet.as_bytes()),
+            End::Tap(device) => device.send(&ethernet::frame(packet)),
+        }
+    }
 }
 
 impl Emulator {
@@ -195,7 +226,7 @@ impl Worker {
         // Without this, the kernel may wake the thread 50 us late.
         set_current_timer_slack(NonZeroU64::new(1))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for device in [&self.ends.near, &self.ends.far] {
+        for device in [&self.ends.near, &self.ends.far].map(End::device) {
             device.set_nonblocking(true)?;
             epoll::add(&epoll, device, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         }
@@ -260,16 +291,19 @@ impl Worker {
 
     /// Reads packets that go in a direction. Returns true if there may be more.
     fn read(&mut self, direction: Direction, buffer: &mut [u8], now: Time, report: &mut Report) -> io::Result<bool> {
-        let device = match direction {
+        let end = match direction {
             Direction::Up => &self.ends.near,
             Direction::Down => &self.ends.far,
         };
         for _ in 0..READS_MAX {
-            match device.recv(buffer) {
-                Ok(length) => match IpPacket::parse(&buffer[..length]) {
+            match end.device().recv(buffer) {
+                Ok(length) => match end.packet(&buffer[..length]) {
                     Some(mut packet) => {
-                        if direction == Direction::Down && packet.source() == Ipv4Addr::LOCALHOST {
-                            packet.set_source(self.ends.far_address);
+                        if let Some(address) = self.ends.far_address
+                            && direction == Direction::Down
+                            && packet.source() == Ipv4Addr::LOCALHOST
+                        {
+                            packet.set_source(address);
                         }
                         self.link.handle_input(direction, packet, now);
                     }
@@ -293,15 +327,15 @@ impl Worker {
         if let Some(log) = &mut self.log {
             log.packet(direction as u32, release.ns(), packet.as_bytes(), "")?;
         }
-        let device = match direction {
+        let end = match direction {
             Direction::Up => &self.ends.far,
             Direction::Down => &self.ends.near,
         };
-        if direction == Direction::Up && packet.destination() == self.ends.far_address {
+        if direction == Direction::Up && Some(packet.destination()) == self.ends.far_address {
             packet.set_destination(Ipv4Addr::LOCALHOST);
         }
         // A device refuses packets when its namespace has ended or its queue is full; the kernel counts neither.
-        report.write_errors += u64::from(device.send(packet.as_bytes()).is_err());
+        report.write_errors += u64::from(end.send(&packet).is_err());
         Ok(())
     }
 

@@ -2,13 +2,16 @@
 //!
 //! A [`TunCable`] connects the two namespaces of [`namespace::across`](crate::wire::namespace::across) in place of a
 //! veth pair. One thread reads the packets of both TUN devices and lets them pass the link ([`emulator`]). It needs
-//! root and `/dev/net/tun`.
+//! root and `/dev/net/tun`. A [`gateway`] connects two links in a row.
 
 pub mod behind;
 pub mod cable;
 pub mod check;
 pub mod emulator;
+mod ethernet;
+pub mod gateway;
 pub mod packet;
+pub mod packet_forwarder;
 pub mod pcapng;
 mod settings;
 

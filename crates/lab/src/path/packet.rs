@@ -46,6 +46,18 @@ impl IpPacket {
         self.set_address(16, address);
     }
 
+    /// Reduces the time to live by 1 and corrects the checksum, as a router does. Returns false if the packet may not be
+    /// forwarded any more.
+    pub fn hop(&mut self) -> bool {
+        let old = u32_at(&self.0, 8);
+        if old >> 24 <= 1 {
+            return false;
+        }
+        self.0[8] -= 1;
+        self.correct_checksum(10, old & 0xffff_0000, (old & 0xffff_0000) - (1 << 24));
+        true
+    }
+
     fn set_address(&mut self, at: usize, address: Ipv4Addr) {
         let old = u32_at(&self.0, at);
         self.0[at..at + 4].copy_from_slice(&address.octets());
@@ -216,6 +228,17 @@ mod tests {
         let bytes = packet.as_bytes();
         assert_eq!(checksum(&bytes[..20], 0), 0, "the checksum of the header");
         assert_eq!(checksum(&bytes[20..], 6 + 20 + sum_of(&bytes[12..20])), 0, "the checksum of the segment");
+    }
+
+    #[test]
+    fn hop_reduces_the_time_to_live_until_it_is_used_up() {
+        let mut packet = segment(ACK, b"hello").reset().expect("a reset");
+        for left in (1..64).rev() {
+            assert!(packet.hop());
+            assert_eq!(packet.as_bytes()[8], left);
+            assert_eq!(checksum(&packet.as_bytes()[..20], 0), 0, "the checksum of the header");
+        }
+        assert!(!packet.hop());
     }
 
     #[test]

@@ -31,6 +31,7 @@
 mod carcare_latency;
 mod carcare_reliability;
 pub mod carcare_wire;
+mod karadogan_forwarding;
 mod karadogan_gateway;
 mod karadogan_topologies;
 mod somogyi_tls;
@@ -46,6 +47,11 @@ pub static SCENARIOS: &[Scenario] = &[
         "karadogan-gateway",
         include_str!("karadogan_gateway/scenario.toml"),
         &karadogan_gateway::KaradoganGateway,
+    ),
+    Scenario::experiment(
+        "karadogan-forwarding",
+        include_str!("karadogan_forwarding/scenario.toml"),
+        &karadogan_forwarding::KaradoganForwarding,
     ),
     Scenario::experiment(
         "karadogan-topologies",

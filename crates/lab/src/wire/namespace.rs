@@ -75,6 +75,44 @@ pub fn across<S: Send, T: Send>(
     })
 }
 
+/// A network namespace with a thread inside it.
+///
+/// It disappears when all copies of this value and all processes that were started inside it are gone.
+#[derive(Clone)]
+pub struct Namespace {
+    work: mpsc::Sender<Box<dyn FnOnce() + Send>>,
+}
+
+impl Namespace {
+    /// Errors: no root privileges, or no `ip`.
+    pub fn new() -> anyhow::Result<Self> {
+        let (work, jobs) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        let (send_entered, entered) = mpsc::channel();
+        thread::Builder::new().name("namespace".into()).spawn(move || {
+            // The other end waits for the result, also if it is an error.
+            if send_entered.send(enter()).is_ok() {
+                jobs.into_iter().for_each(|job| job());
+            }
+        })?;
+        entered.recv().context("the thread of the namespace died")??;
+        Ok(Self { work })
+    }
+
+    /// Runs a function inside the namespace, and waits for its result. Sockets and processes that it creates stay in the
+    /// namespace.
+    ///
+    /// Errors: an earlier function has panicked.
+    pub fn run<T: Send + 'static>(
+        &self,
+        act: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<T> {
+        let (send_result, result) = mpsc::channel();
+        // If the thread has ended, there is no result.
+        let _ = self.work.send(Box::new(move || drop(send_result.send(act()))));
+        result.recv().context("the thread of the namespace died")?
+    }
+}
+
 /// Checks whether [`across`] works on this machine.
 ///
 /// Errors: no root privileges, missing capabilities (in a container), or no `ip`.

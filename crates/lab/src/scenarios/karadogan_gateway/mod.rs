@@ -9,11 +9,13 @@
 //! - [`traffic`]: peers and messages, step by step
 //! - [`tables`]: figures of the thesis and ours
 
-mod mode;
-mod tables;
-mod traffic;
+pub(super) mod mode;
+pub(super) mod tables;
+pub(super) mod traffic;
 
 use std::{
+    net::Ipv4Addr,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -24,13 +26,14 @@ use serde::Deserialize;
 
 use crate::{
     host::{Root, Sampler, Series, Settings},
+    load::peers::NativePeer,
     recording::{Form, Placement},
     sweep::{Bench, Experiment},
     targets,
 };
 
 use mode::Mode;
-use traffic::{BYTES_MIN, Plan, Step, Traffic};
+use traffic::{BYTES_MIN, Joining, Plan, Step, Traffic};
 
 /// Entry in the list of scenarios.
 pub struct KaradoganGateway;
@@ -97,21 +100,22 @@ impl Experiment for KaradoganGateway {
         if choice.mode.gathers() {
             options.arguments.extend(["--window".to_owned(), format!("{}ms", choice.window.as_millis())]);
         }
-        let gateway = targets::start_gateway(&options)?;
+        let gateway = targets::start_gateway(Ipv4Addr::LOCALHOST, &options)?;
         let began = Instant::now();
         let interval = (choice.test / CPU_SAMPLES_MIN).min(Duration::from_secs(1));
         let settings = Settings { interval, ..Settings::default() };
         let root = Root { name: "gateway".into(), pid: gateway.root_pids()[0] };
         let sampler = Sampler::start(&[root], settings, move || began.elapsed())?;
+        let address = gateway.address;
+        let joining: Joining = Arc::new(move |_, query| NativePeer::join(address, query));
         let plan = Plan {
-            gateway: gateway.address,
             mode: choice.mode,
             period: Duration::from_secs_f64(1.0 / choice.each_per_s),
             bytes: choice.bytes,
             window: choice.window,
             fan_out: choice.fan_out,
         };
-        let steps = load(plan, &choice, &placement, began, bench);
+        let steps = load(plan, joining, (&choice.peers, choice.test), &placement, began, bench);
         let steps = steps
             .with_context(|| format!("{}; the gateway's log ends:\n{}", choice.mode.name(), gateway.log_tail()))?;
         let series = sampler.finish();
@@ -123,10 +127,13 @@ impl Experiment for KaradoganGateway {
     }
 }
 
-/// Runs all steps in a thread with its own CPUs.
-fn load(
+/// Runs all steps in a thread with its own CPUs. `steps`: the number of peers at each step, and its duration.
+///
+/// Errors: those of [`Traffic::step`].
+pub(super) fn load(
     plan: Plan,
-    choice: &Choice,
+    joining: Joining,
+    steps: (&[usize], Duration),
     placement: &Placement,
     began: Instant,
     bench: &Bench<'_>,
@@ -139,8 +146,8 @@ fn load(
             if !placement.generator_cpus.is_empty() {
                 sched_setaffinity(None, &set).context("no such CPU")?;
             }
-            let mut traffic = Traffic::new(plan, began)?;
-            choice.peers.iter().map(|peers| traffic.step(*peers, choice.test, &go_on)).collect()
+            let mut traffic = Traffic::new(plan, joining, began)?;
+            steps.0.iter().map(|peers| traffic.step(*peers, steps.1, &go_on)).collect()
         };
         let thread = thread::Builder::new().name("lab-peers".into()).spawn_scoped(scope, work)?;
         thread.join().expect("it does not panic")

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Figures of the thesis by number of peers: the columns of a file in `crates/lab/data`.
-struct ThesisFigures(Vec<Vec<f64>>);
+pub struct ThesisFigures(Vec<Vec<f64>>);
 
 /// Reads the figures of one table of the thesis.
 macro_rules! thesis {
@@ -22,13 +22,13 @@ macro_rules! thesis {
 }
 
 impl ThesisFigures {
-    fn read(text: &str) -> ThesisFigures {
+    pub fn read(text: &str) -> ThesisFigures {
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         ThesisFigures(reader.deserialize().map(|row| row.expect("every cell holds a number")).collect())
     }
 
     /// Returns a cell of the row for `peers`. Column 0 is the number of peers, so `column` counts from 1.
-    fn at(&self, peers: usize, column: usize) -> Value {
+    pub fn at(&self, peers: usize, column: usize) -> Value {
         let row = self.0.iter().find(|row| row[0] == peers as f64);
         row.map_or(Value::Null, |row| json!(row[column]))
     }
@@ -330,14 +330,14 @@ pub fn describe(mode: Mode, step: &Step, cpu: &[f64]) -> String {
 }
 
 /// Returns mean, standard deviation, median and p99 in milliseconds.
-fn figures(of: &Histogram) -> [Value; 4] {
+pub fn figures(of: &Histogram) -> [Value; 4] {
     let ms = |us: Option<f64>| us.map_or(Value::Null, |us| json!(round(us / 1000.0)));
     let (mean, sd) = mean_and_sd(of);
     let at = |q| of.quantile_us(q).map(|us| us as f64);
     [ms(mean), ms(sd), ms(at(0.5)), ms(at(0.99))]
 }
 
-fn longest(of: &Histogram) -> Value {
+pub fn longest(of: &Histogram) -> Value {
     of.max_us().map_or(Value::Null, |us| json!(round(us as f64 / 1000.0)))
 }
 
@@ -357,11 +357,11 @@ fn spread(of: &[f64]) -> [Value; 3] {
     [mean, variance.sqrt(), sorted[sorted.len() / 2]].map(|value| json!(round(value)))
 }
 
-fn round(value: f64) -> f64 {
+pub fn round(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-fn table(name: &str, title: &str, columns: &[(&str, &str)], rows: Vec<Vec<Value>>, notes: &[&str]) -> Table {
+pub fn table(name: &str, title: &str, columns: &[(&str, &str)], rows: Vec<Vec<Value>>, notes: &[&str]) -> Table {
     Table {
         name: name.into(),
         title: title.into(),

@@ -3,8 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::BinaryHeap,
-    net::SocketAddr,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -23,9 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Length of `flow number due`, before a message is padded.
 pub const BYTES_MIN: usize = 5 + 1 + 8 + 1 + 12;
 
+/// Connects a peer with this role. The text is the query of a request to a gateway: `name=NAME&to=NAME`.
+pub type Joining = Arc<dyn Fn(Role, &str) -> anyhow::Result<NativePeer> + Send + Sync>;
+
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    pub gateway: SocketAddr,
     pub mode: Mode,
     pub period: Duration,
     pub bytes: usize,
@@ -59,8 +60,8 @@ pub struct Step {
     pub sent_bytes_per_s: f64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
     Sends,
     Receives,
     SendsAndReceives,
@@ -82,6 +83,7 @@ enum Source {
 
 pub struct Traffic {
     plan: Plan,
+    joining: Joining,
     group: PeerGroup,
     roles: Vec<Role>,
     began: Instant,
@@ -107,7 +109,7 @@ struct StepCounters {
 
 impl Traffic {
     /// `began`: zero of the clock.
-    pub fn new(plan: Plan, began: Instant) -> anyhow::Result<Traffic> {
+    pub fn new(plan: Plan, joining: Joining, began: Instant) -> anyhow::Result<Traffic> {
         ensure!(plan.bytes >= BYTES_MIN, "bytes: {BYTES_MIN} at least");
         let counters = StepCounters {
             flows: Vec::new(),
@@ -119,7 +121,7 @@ impl Traffic {
             step: Step::default(),
         };
         let (roles, sources, schedule) = Default::default();
-        Ok(Traffic { plan, group: PeerGroup::new()?, roles, began, sources, schedule, counters })
+        Ok(Traffic { plan, joining, group: PeerGroup::new()?, roles, began, sources, schedule, counters })
     }
 
     /// Grows to `peers` peers and sends for the duration `test`. The peers of earlier steps continue to send in the
@@ -174,7 +176,7 @@ impl Traffic {
         let Plan { mode, fan_out, .. } = self.plan;
         let mut add = |role: Role, query: String| {
             self.roles.push(role);
-            queries.push(query);
+            queries.push((role, query));
             self.roles.len() - 1
         };
         if first == 0 {
@@ -241,18 +243,18 @@ impl Traffic {
 
     fn join(
         &mut self,
-        queries: Vec<String>,
+        queries: Vec<(Role, String)>,
         all: usize,
         began: Instant,
         go_on: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let (sender, joined) = mpsc::channel();
-        let gateway = self.plan.gateway;
+        let joining = self.joining.clone();
         // Another thread waits for the gateway's responses, so that the connected peers continue in time.
         thread::scope(|scope| {
             scope.spawn(move || {
-                for query in queries {
-                    let native = NativePeer::join(gateway, &query);
+                for (role, query) in queries {
+                    let native = joining(role, &query);
                     let is_good = native.is_ok();
                     if sender.send(native).is_err() || !is_good {
                         return;

@@ -7,6 +7,7 @@ mod session;
 
 use std::{
     env,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -91,12 +92,12 @@ fn command(options: &Options) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Starts `millrace gateway` on a free port of loopback.
+/// Starts `millrace gateway` on a free port of `listen`.
 ///
 /// Errors: the gateway does not start; the error contains the end of its log.
-pub fn start_gateway(options: &Options) -> anyhow::Result<Server> {
+pub fn start_gateway(listen: Ipv4Addr, options: &Options) -> anyhow::Result<Server> {
     let mut command = Command::new(binary(options)?);
-    command.args(["gateway", "--listen", "127.0.0.1:0"]);
+    command.args(["gateway", "--listen", &format!("{listen}:0")]);
     Server::start(command, Ready::Says("listening on http://"), tempfile::tempdir()?, options)
 }
 
