@@ -28,7 +28,7 @@ const BRIDGE: &str = "bridge";
 /// Time from the last message until no packet is on its way any more.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Who forwards between the two links.
+/// How the gateway forwards between the two links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Forwarding {
@@ -63,7 +63,7 @@ pub struct GatewayNetwork {
     forwarder: Option<PacketForwarder>,
 }
 
-/// What passed both links.
+/// Counters of both links.
 pub struct GatewayReport {
     pub wifi: Report,
     pub mobile: Report,
@@ -72,8 +72,8 @@ pub struct GatewayReport {
 }
 
 impl GatewayNetwork {
-    /// Creates the namespaces and starts the links, and the forwarding if it is not that of an application. `links`: from
-    /// the devices to the gateway, and from the gateway to the servers.
+    /// Creates the namespaces, and starts the links and the forwarding. With [`Forwarding::Gateway`], the caller starts
+    /// the application. `links`: from the devices to the gateway, and from the gateway to the servers.
     ///
     /// Errors: no root, no `/dev/net/tun`, no `ip`, no bridges in this kernel; an invalid link.
     pub fn new(forwarding: Forwarding, links: [Config; 2], seed: u64) -> anyhow::Result<Self> {

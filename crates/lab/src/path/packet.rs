@@ -46,8 +46,8 @@ impl IpPacket {
         self.set_address(16, address);
     }
 
-    /// Reduces the time to live by 1 and corrects the checksum, as a router does. Returns false if the packet may not be
-    /// forwarded any more.
+    /// Reduces the time to live by 1 and corrects the checksum, as a router does. Returns false if the packet must not
+    /// be forwarded any more.
     pub fn hop(&mut self) -> bool {
         let old = u32_at(&self.0, 8);
         if old >> 24 <= 1 {

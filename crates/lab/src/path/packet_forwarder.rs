@@ -49,8 +49,8 @@ pub struct Forwarded {
 }
 
 impl PacketForwarder {
-    /// Starts forwarding between two devices in the network namespace of this thread. Packets to `own` addresses of this
-    /// namespace are left to the kernel.
+    /// Starts forwarding between two devices in the network namespace of this thread. Packets to `own` addresses of
+    /// this namespace are left to the kernel.
     ///
     /// Errors: no root privileges, or no such device.
     pub fn start(devices: [&str; 2], own: [Ipv4Addr; 2]) -> anyhow::Result<Self> {

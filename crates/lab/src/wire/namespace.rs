@@ -77,7 +77,7 @@ pub fn across<S: Send, T: Send>(
 
 /// A network namespace with a thread inside it.
 ///
-/// It disappears when all copies of this value and all processes that were started inside it are gone.
+/// It disappears when all copies of this value are dropped and all processes that were started inside it have ended.
 #[derive(Clone)]
 pub struct Namespace {
     work: mpsc::Sender<Box<dyn FnOnce() + Send>>,
@@ -98,8 +98,8 @@ impl Namespace {
         Ok(Self { work })
     }
 
-    /// Runs a function inside the namespace, and waits for its result. Sockets and processes that it creates stay in the
-    /// namespace.
+    /// Runs a function inside the namespace, and waits for its result. Sockets and processes that it creates stay in
+    /// the namespace.
     ///
     /// Errors: an earlier function has panicked.
     pub fn run<T: Send + 'static>(

@@ -1,8 +1,8 @@
 //! Devices on Wi-Fi, servers on 3G, and a gateway that forwards between them: as a router, as a bridge, as a router in
 //! user space, and as an application (row K-09). The thesis has the figures of its phone as a router.
 //!
-//! Each device sends to one server over a data channel. The gateway forwards the packets of this data channel, or, as an
-//! application, ends it and sends each message on another one. So the messages and their bytes are the same.
+//! Each device sends to one server over a data channel. The gateway forwards the packets of this data channel, or, as
+//! an application, ends it and sends each message on another one. So the messages and their bytes are the same.
 //!
 //! - this file: parameters, one network per forwarding and repeat
 //! - [`tables`]: figures of the thesis and ours
@@ -171,7 +171,7 @@ fn measure(
 }
 
 fn start_gateway(network: &GatewayNetwork, mut options: Options) -> anyhow::Result<Server> {
-    // The links are private to this process: nobody else can reach the gateway.
+    // Only this process can reach the gateway: its links are private.
     let arguments = ["--mode", "forward", "--peers", "10000", "--insecure-no-tls", "--insecure-no-auth"];
     options.arguments = arguments.map(str::to_owned).to_vec();
     network.gateway.run(move || targets::start_gateway(Ipv4Addr::UNSPECIFIED, &options))
