@@ -1,7 +1,7 @@
 //! NativePeer data channel peers in one thread, each with its own socket.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
     time::{Duration, Instant},
 };
 
@@ -39,15 +39,8 @@ impl NativePeer {
         NativePeer { socket, local, peer, outputs, due, is_open: false, sent_bytes: 0, received_bytes: 0 }
     }
 
-    /// Creates two peers that connect to each other over loopback.
-    ///
-    /// Errors: no socket can be opened.
-    pub fn pair() -> anyhow::Result<[NativePeer; 2]> {
-        Self::pair_of(bind(Ipv4Addr::LOCALHOST.into())?, bind(Ipv4Addr::LOCALHOST.into())?)
-    }
-
     /// Creates two peers that connect to each other over these sockets, which [`bind`] has opened.
-    pub fn pair_of(offering: UdpSocket, answering: UdpSocket) -> anyhow::Result<[NativePeer; 2]> {
+    pub fn pair(offering: UdpSocket, answering: UdpSocket) -> anyhow::Result<[NativePeer; 2]> {
         let (there, here) = (offering.local_addr()?, answering.local_addr()?);
         let now = Instant::now();
         let offer = Peer::offer(there, now);

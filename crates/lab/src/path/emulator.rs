@@ -116,6 +116,19 @@ fn counts(counters: &Counters) -> LinkCounts {
 }
 
 impl LinkRun {
+    /// Describes what passed the link, and what the emulator cost, for the notes of a table.
+    pub fn cost(&self) -> String {
+        format!(
+            "over {}, {} packets, {} lost, {} dropped by its queues; the emulator took {:.1} us of CPU per packet and added {:.0} us of delay (p99)",
+            self.path,
+            self.up.received + self.down.received,
+            self.up.lost + self.down.lost,
+            self.up.dropped + self.down.dropped,
+            self.cpu_us_per_packet,
+            self.late_p99_us
+        )
+    }
+
     /// Returns what speaks against a run over this link: the emulator, not the network that it emulates, was the limit.
     pub fn findings(&self) -> Vec<Finding> {
         let finding = |code: &str, detail: String| Finding { code: code.into(), detail, invalidates: true };

@@ -1,6 +1,6 @@
 //! The setting `path` of a run: a profile, and changes of single values.
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use millrace_link::{Config, profiles};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -63,6 +63,16 @@ impl PathSettings {
             table.try_into().map_err(|error| anyhow!("path: {}", error.to_string().trim().replace('\n', " ")))?;
         config.check().context("path")?;
         Ok(Some(config))
+    }
+
+    /// Returns the link, or `None` if no path is set.
+    ///
+    /// Errors: those of [`config`](Self::config); a trace, which a scenario cannot load.
+    pub fn config_without_trace(&self) -> anyhow::Result<Option<Config>> {
+        let config = self.config()?;
+        let has_trace = config.iter().any(|config| config.up.trace.is_some() || config.down.trace.is_some());
+        ensure!(!has_trace, "path: a trace needs `millrace lab link run`");
+        Ok(config)
     }
 
     /// Sets one value as typed: `key` is empty for the profile, or a key below the path such as `down.loss`.

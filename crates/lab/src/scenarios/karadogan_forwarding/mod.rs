@@ -11,7 +11,6 @@ mod tables;
 
 use std::{
     collections::VecDeque,
-    net::Ipv4Addr,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -21,19 +20,18 @@ use millrace_link::Config;
 use serde::Deserialize;
 
 use super::karadogan_gateway::{
-    load,
+    joining, load,
     mode::Mode,
-    traffic::{BYTES_MIN, Joining, Plan, Role, Step},
+    traffic::{BYTES_MIN, Joining, Plan, Side, Step},
 };
 use crate::{
     load::peers::{NativePeer, bind},
     path::{
         PathSettings, TunCable,
-        gateway::{DEVICES, Forwarding, GATEWAY_FAR, GATEWAY_NEAR, GatewayNetwork, SERVERS},
+        gateway::{DEVICES, Forwarding, GatewayNetwork, SERVERS},
     },
     recording::{Form, LinkRun, Placement},
     sweep::{Bench, Experiment},
-    targets::{self, Options, Server},
 };
 
 /// Entry in the list of scenarios.
@@ -77,11 +75,8 @@ impl Choice {
     }
 
     fn links(&self) -> anyhow::Result<[Config; 2]> {
-        let links = [self.wifi.config().context("wifi")?, self.path.config()?].map(Option::unwrap_or_default);
-        for Config { up, down, .. } in &links {
-            ensure!(up.trace.is_none() && down.trace.is_none(), "path: a trace needs `millrace lab link run`");
-        }
-        Ok(links)
+        let [wifi, path] = [self.wifi.config_without_trace().context("wifi")?, self.path.config_without_trace()?];
+        Ok([wifi.unwrap_or_default(), path.unwrap_or_default()])
     }
 }
 
@@ -143,11 +138,15 @@ fn measure(
 ) -> anyhow::Result<Repeat> {
     let network = GatewayNetwork::new(forwarding, choice.links()?, seed)?;
     let gateway = match forwarding {
-        Forwarding::Gateway => Some(start_gateway(&network, bench.options("millrace", &placement.server_cpus))?),
+        Forwarding::Gateway => {
+            let mut options = bench.options("millrace", &placement.server_cpus);
+            options.arguments = ["--mode", "forward", "--peers", "10000"].map(str::to_owned).to_vec();
+            Some(joining::start_gateway(&network, options)?)
+        }
         _ => None,
     };
     let joining = match &gateway {
-        Some(gateway) => joining_a_gateway(&network, gateway.address.port()),
+        Some(gateway) => joining::over(&network, gateway.address.port()),
         None => joining_directly(&network),
     };
     let plan = Plan {
@@ -170,39 +169,20 @@ fn measure(
     })
 }
 
-fn start_gateway(network: &GatewayNetwork, mut options: Options) -> anyhow::Result<Server> {
-    // Only this process can reach the gateway: its links are private.
-    let arguments = ["--mode", "forward", "--peers", "10000", "--insecure-no-tls", "--insecure-no-auth"];
-    options.arguments = arguments.map(str::to_owned).to_vec();
-    network.gateway.run(move || targets::start_gateway(Ipv4Addr::UNSPECIFIED, &options))
-}
-
-/// Devices and servers join a gateway, each over its own link.
-fn joining_a_gateway(network: &GatewayNetwork, port: u16) -> Joining {
-    let (devices, servers) = (network.devices.clone(), network.servers.clone());
-    Arc::new(move |role, query| {
-        let query = query.to_owned();
-        match role {
-            Role::Receives => servers.run(move || NativePeer::join((GATEWAY_FAR, port).into(), &query)),
-            _ => devices.run(move || NativePeer::join((GATEWAY_NEAR, port).into(), &query)),
-        }
-    })
-}
-
 /// Each device connects to a server. The receiver of a pair joins first.
 fn joining_directly(network: &GatewayNetwork) -> Joining {
     let (devices, servers) = (network.devices.clone(), network.servers.clone());
     let waiting = Mutex::new(VecDeque::new());
-    Arc::new(move |role, _| {
+    Arc::new(move |side, _| {
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        match role {
-            Role::Receives => {
+        match side {
+            Side::Servers => {
                 let (device, server) = (devices.run(|| bind(DEVICES.into()))?, servers.run(|| bind(SERVERS.into()))?);
-                let [sender, receiver] = NativePeer::pair_of(device, server)?;
+                let [sender, receiver] = NativePeer::pair(device, server)?;
                 waiting.push_back(sender);
                 Ok(receiver)
             }
-            _ => waiting.pop_front().context("a receiver joins before its sender"),
+            Side::Devices => waiting.pop_front().context("a receiver joins before its sender"),
         }
     })
 }

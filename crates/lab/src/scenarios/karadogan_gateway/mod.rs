@@ -6,27 +6,32 @@
 //!
 //! - this file: parameters, one gateway per part
 //! - [`mode`]: tasks of the gateway
+//! - [`joining`]: how peers reach the gateway
 //! - [`traffic`]: peers and messages, step by step
 //! - [`tables`]: figures of the thesis and ours
 
+pub(super) mod joining;
 pub(super) mod mode;
 pub(super) mod tables;
 pub(super) mod traffic;
 
 use std::{
     net::Ipv4Addr,
-    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, ensure};
+use millrace_link::Config;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Deserialize;
 
 use crate::{
     host::{Root, Sampler, Series, Settings},
-    load::peers::NativePeer,
+    path::{
+        PathSettings, TunCable,
+        gateway::{Forwarding, GatewayNetwork},
+    },
     recording::{Form, Placement},
     sweep::{Bench, Experiment},
     targets,
@@ -58,6 +63,8 @@ struct Choice {
     #[serde(with = "humantime_serde")]
     window: Duration,
     fan_out: usize,
+    /// Emulated link between the gateway and the servers. By default, everything uses loopback.
+    path: PathSettings,
 }
 
 impl Choice {
@@ -74,6 +81,7 @@ impl Choice {
         ensure!((1..=100).contains(&choice.fan_out), "fan_out: 1 to 100");
         let windows = Duration::from_millis(1)..=Duration::from_secs(10);
         ensure!(windows.contains(&choice.window), "window: 1ms to 10s");
+        choice.path.config_without_trace()?;
         Ok(choice)
     }
 }
@@ -100,14 +108,20 @@ impl Experiment for KaradoganGateway {
         if choice.mode.gathers() {
             options.arguments.extend(["--window".to_owned(), format!("{}ms", choice.window.as_millis())]);
         }
-        let gateway = targets::start_gateway(Ipv4Addr::LOCALHOST, &options)?;
+        let network = network(&choice, bench)?;
+        let gateway = match &network {
+            Some(network) => joining::start_gateway(network, options)?,
+            None => targets::start_gateway(Ipv4Addr::LOCALHOST, &options)?,
+        };
         let began = Instant::now();
         let interval = (choice.test / CPU_SAMPLES_MIN).min(Duration::from_secs(1));
         let settings = Settings { interval, ..Settings::default() };
         let root = Root { name: "gateway".into(), pid: gateway.root_pids()[0] };
         let sampler = Sampler::start(&[root], settings, move || began.elapsed())?;
-        let address = gateway.address;
-        let joining: Joining = Arc::new(move |_, query| NativePeer::join(address, query));
+        let joining = match &network {
+            Some(network) => joining::over(network, gateway.address.port()),
+            None => joining::over_loopback(gateway.address),
+        };
         let plan = Plan {
             mode: choice.mode,
             period: Duration::from_secs_f64(1.0 / choice.each_per_s),
@@ -123,8 +137,31 @@ impl Experiment for KaradoganGateway {
             bench.note(&tables::describe(choice.mode, step, &cpu_percent(&series, step)));
         }
         let judges = bench.form != Form::Quick && !placement.is_shared;
-        tables::tables(choice.mode, &steps, &series, judges).into_iter().try_for_each(|table| bench.table(table))
+        let mut tables = tables::tables(choice.mode, &steps, &series, judges);
+        if let Some(network) = network {
+            let report = network.finish()?;
+            let run = report.mobile.link_run(choice.path.name(), report.kernel_drops[1]);
+            let is_fit = run.findings().is_empty() || bench.form == Form::Quick;
+            ensure!(is_fit, "the emulated link was the limit: {}", run.cost());
+            tables
+                .iter_mut()
+                .for_each(|table| table.notes.push(format!("The servers are behind a link: {}.", run.cost())));
+        }
+        tables.into_iter().try_for_each(|table| bench.table(table))
     }
+}
+
+/// Returns the emulated links, if the servers are behind a path. The devices have a link that changes nothing.
+///
+/// Errors: no emulated links on this machine, except in the quick form, which uses loopback then.
+fn network(choice: &Choice, bench: &mut Bench<'_>) -> anyhow::Result<Option<GatewayNetwork>> {
+    let Some(path) = choice.path.config_without_trace()? else { return Ok(None) };
+    if let Err(error) = TunCable::check() {
+        ensure!(bench.form == Form::Quick, "no emulated links on this machine: {error:#}");
+        bench.note(&format!("over loopback instead of the path {}: {error:#}", choice.path.name()));
+        return Ok(None);
+    }
+    GatewayNetwork::new(Forwarding::Gateway, [Config::default(), path], bench.seed).map(Some)
 }
 
 /// Runs all steps in a thread with its own CPUs. `steps`: the number of peers at each step, and its duration.
@@ -190,6 +227,7 @@ mod tests {
             "bytes = 5",
             "fan_out = 0",
             "window = \"0s\"",
+            "path = \"3gg\"",
             "other = 1",
         ] {
             assert!(parameters(refused).is_err(), "{refused}");

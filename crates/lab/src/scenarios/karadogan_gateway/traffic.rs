@@ -22,8 +22,17 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Length of `flow number due`, before a message is padded.
 pub const BYTES_MIN: usize = 5 + 1 + 8 + 1 + 12;
 
-/// Connects a peer with this role. The text is the query of a request to a gateway: `name=NAME&to=NAME`.
-pub type Joining = Arc<dyn Fn(Role, &str) -> anyhow::Result<NativePeer> + Send + Sync>;
+/// Connects a peer. The text is the query of a request to a gateway: `name=NAME&to=NAME`.
+pub type Joining = Arc<dyn Fn(Side, &str) -> anyhow::Result<NativePeer> + Send + Sync>;
+
+/// Side of the gateway that a peer is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Near the gateway.
+    Devices,
+    /// Behind the mobile network.
+    Servers,
+}
 
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
@@ -61,7 +70,7 @@ pub struct Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+enum Role {
     Sends,
     Receives,
     SendsAndReceives,
@@ -174,20 +183,22 @@ impl Traffic {
         let (first, began) = (self.devices(), Instant::now());
         let (mut queries, mut sources) = (Vec::new(), Vec::new());
         let Plan { mode, fan_out, .. } = self.plan;
-        let mut add = |role: Role, query: String| {
+        let mut add = |side: Side, role: Role, query: String| {
             self.roles.push(role);
-            queries.push((role, query));
+            queries.push((side, query));
             self.roles.len() - 1
         };
         if first == 0 {
             let hubs = match mode {
                 Mode::Forward => Vec::new(),
-                Mode::Multiplex => vec![(Role::Receives, "name=up".to_owned())],
-                Mode::Bidirectional => vec![(Role::SendsAndReceives, "name=up".to_owned())],
-                Mode::Demultiplex => (0..fan_out).map(|n| (Role::Receives, format!("name=to-{n}"))).collect(),
+                Mode::Multiplex => vec![(Side::Servers, Role::Receives, "name=up".to_owned())],
+                Mode::Bidirectional => vec![(Side::Servers, Role::SendsAndReceives, "name=up".to_owned())],
+                Mode::Demultiplex => {
+                    (0..fan_out).map(|n| (Side::Devices, Role::Receives, format!("name=to-{n}"))).collect()
+                }
             };
-            for (role, query) in hubs {
-                add(role, query);
+            for (side, role, query) in hubs {
+                add(side, role, query);
             }
         }
         let counters = &mut self.counters;
@@ -200,21 +211,21 @@ impl Traffic {
         for n in first..peers {
             match mode {
                 Mode::Forward => {
-                    add(Role::Receives, format!("name=to-{n}"));
-                    let peer = add(Role::Sends, format!("name=from-{n}&to=to-{n}"));
+                    add(Side::Servers, Role::Receives, format!("name=to-{n}"));
+                    let peer = add(Side::Devices, Role::Sends, format!("name=from-{n}&to=to-{n}"));
                     sources.push(Source::One { peer, flow: flow(false) });
                 }
                 Mode::Multiplex => {
-                    let peer = add(Role::Sends, format!("name=from-{n}&to=up"));
+                    let peer = add(Side::Devices, Role::Sends, format!("name=from-{n}&to=up"));
                     sources.push(Source::One { peer, flow: flow(true) });
                 }
                 Mode::Demultiplex => {
-                    let peer = add(Role::Sends, format!("name=from-{n}"));
+                    let peer = add(Side::Servers, Role::Sends, format!("name=from-{n}"));
                     let flows = (0..fan_out).map(|k| (flow(false), format!("to-{k}"))).collect();
                     sources.push(Source::Bundle { peer, flows });
                 }
                 Mode::Bidirectional => {
-                    let peer = add(Role::SendsAndReceives, format!("name=arm-{n}&to=up"));
+                    let peer = add(Side::Devices, Role::SendsAndReceives, format!("name=arm-{n}&to=up"));
                     sources.push(Source::One { peer, flow: flow(true) });
                     arms.push((flow(false), format!("arm-{n}")));
                 }
@@ -243,7 +254,7 @@ impl Traffic {
 
     fn join(
         &mut self,
-        queries: Vec<(Role, String)>,
+        queries: Vec<(Side, String)>,
         all: usize,
         began: Instant,
         go_on: &dyn Fn() -> anyhow::Result<()>,
@@ -253,8 +264,8 @@ impl Traffic {
         // Another thread waits for the gateway's responses, so that the connected peers continue in time.
         thread::scope(|scope| {
             scope.spawn(move || {
-                for (role, query) in queries {
-                    let native = joining(role, &query);
+                for (side, query) in queries {
+                    let native = joining(side, &query);
                     let is_good = native.is_ok();
                     if sender.send(native).is_err() || !is_good {
                         return;

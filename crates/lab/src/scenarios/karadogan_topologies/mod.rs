@@ -1,18 +1,24 @@
 //! Arm-probe as a mesh, as it was designed, and as a star (row K-14): wearers that are connected to each other by
 //! data channels, without a server. The variant through the server is the sweep `karadogan-arm-probe`.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::{Ipv4Addr, UdpSocket},
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, ensure};
+use millrace_link::Traces;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::{
     histogram::Histogram,
     judged::{PASSED, PROMISED},
-    load::peers::{NativePeer, PeerGroup},
-    recording::{Column, Table},
+    load::peers::{NativePeer, PeerGroup, bind},
+    path::{PathSettings, TunCable},
+    recording::{Column, Form, Table},
     sweep::{Bench, Experiment},
+    wire::namespace::{self, FAR, NEAR},
 };
 
 /// Entry in the list of scenarios.
@@ -38,6 +44,8 @@ struct Choice {
     bytes: usize,
     #[serde(with = "humantime_serde")]
     test: Duration,
+    /// Emulated link between the two ends of each connection. By default, they use loopback.
+    path: PathSettings,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -56,6 +64,12 @@ impl Topology {
             Topology::Star => "star",
         }
     }
+
+    /// Returns the two wearers of each connection.
+    fn connections(self, wearers: usize) -> Vec<[usize; 2]> {
+        let firsts = if self == Topology::Mesh { wearers } else { 1 };
+        (0..firsts).flat_map(|first| (first + 1..wearers).map(move |second| [first, second])).collect()
+    }
 }
 
 impl Choice {
@@ -66,6 +80,7 @@ impl Choice {
         ensure!((0.1..=1000.0).contains(&choice.each_per_s), "each_per_s: 0.1 to 1,000");
         ensure!((HEAD_BYTES..=8192).contains(&choice.bytes), "bytes: {HEAD_BYTES} to 8,192");
         ensure!((Duration::from_millis(500)..=Duration::from_secs(3600)).contains(&choice.test), "test: 500ms to 1h");
+        choice.path.config_without_trace()?;
         Ok(choice)
     }
 }
@@ -86,9 +101,9 @@ impl Experiment for KaradoganTopologies {
             return Ok(());
         }
         let choice = Choice::read(parameters)?;
-        let mut rows = Vec::new();
+        let (mut rows, mut notes) = (Vec::new(), Vec::new());
         for topology in &choice.topologies {
-            let felt = Wearers::meet(*topology, &choice, bench)?.wear(&choice, bench)?;
+            let felt = measure(*topology, &choice, bench, &mut notes)?;
             let [p50, p99, max] = [felt.delay.quantile_us(0.5), felt.delay.quantile_us(0.99), felt.delay.max_us()]
                 .map(|us| us.map(|us| us as f64 / 1000.0));
             let is_felt = felt.came == felt.due && p99.is_some_and(|ms| ms < FELT_WITHIN.as_secs_f64() * 1000.0);
@@ -121,12 +136,54 @@ impl Experiment for KaradoganTopologies {
             title: format!("{} wearers, from movement to vibration", choice.clients),
             columns: columns.map(|(name, unit)| Column { name: name.into(), unit: unit.into() }).into(),
             rows,
-            notes: vec![
-                "One-way delay from the scheduled movement, on loopback; all wearers in one thread.".into(),
-                "Passed: all movements were delivered, 99 % of them within 500 ms.".into(),
-            ],
+            notes: [
+                vec![
+                    "One-way delay from the scheduled movement; all wearers in one thread.".to_owned(),
+                    "Passed: all movements were delivered, 99 % of them within 500 ms.".to_owned(),
+                ],
+                notes,
+            ]
+            .concat(),
         })
     }
+}
+
+/// Connects all wearers and lets them move, over loopback or over the path. Adds to `notes` how the path behaved.
+fn measure(
+    topology: Topology,
+    choice: &Choice,
+    bench: &Bench<'_>,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<MovementStats> {
+    let count = topology.connections(choice.clients).len();
+    let sockets = move |address: Ipv4Addr| (0..count).map(|_| bind(address.into())).collect::<anyhow::Result<Vec<_>>>();
+    let mut link = choice.path.config_without_trace()?;
+    if link.is_some()
+        && let Err(error) = TunCable::check()
+    {
+        ensure!(bench.form == Form::Quick, "no emulated links on this machine: {error:#}");
+        notes.push(format!("Over loopback instead of the path {}: {error:#}.", choice.path.name()));
+        link = None;
+    }
+    let go_on = bench.go_on_elsewhere();
+    let Some(link) = link else {
+        let (near, far) = (sockets(Ipv4Addr::LOCALHOST)?, sockets(Ipv4Addr::LOCALHOST)?);
+        return Wearers::meet(topology, choice, near, far, &go_on)?.wear(choice, &go_on);
+    };
+    let cable = TunCable::new(link, Traces::default(), bench.seed, None);
+    // The sockets keep the far namespace alive.
+    let felt = namespace::across(
+        &cable,
+        || sockets(FAR),
+        |far| Wearers::meet(topology, choice, sockets(NEAR)?, far, &go_on)?.wear(choice, &go_on),
+    )?;
+    let run = cable.finish()?.link_run(choice.path.name(), 0);
+    notes.push(format!("{}: {}.", topology.name(), run.cost()));
+    for finding in run.findings() {
+        ensure!(bench.form == Form::Quick, "the emulated link was the limit: {}", finding.detail);
+        notes.push(format!("{}: {}.", topology.name(), finding.detail));
+    }
+    Ok(felt)
 }
 
 /// All wearers, connected.
@@ -152,10 +209,16 @@ struct MovementStats {
 }
 
 impl Wearers {
-    /// Connects all wearers.
+    /// Connects all wearers. Each connection takes one socket of `near` and one of `far`.
     ///
     /// Errors: not all connections open in time.
-    fn meet(topology: Topology, choice: &Choice, bench: &Bench<'_>) -> anyhow::Result<Wearers> {
+    fn meet(
+        topology: Topology,
+        choice: &Choice,
+        near: Vec<UdpSocket>,
+        far: Vec<UdpSocket>,
+        go_on: &impl Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Wearers> {
         let count = choice.clients;
         let mut made = Wearers {
             topology,
@@ -164,18 +227,16 @@ impl Wearers {
             ends: vec![Vec::new(); count],
             felt: MovementStats { next: vec![vec![0; count]; count], ..MovementStats::default() },
         };
-        for first in 0..if topology == Topology::Mesh { count } else { 1 } {
-            for second in first + 1..count {
-                for (owner, native) in [first, second].into_iter().zip(NativePeer::pair()?) {
-                    made.ends[owner].push(made.owners.len());
-                    made.owners.push(owner);
-                    made.group.add(native)?;
-                }
+        for (wearers, sockets) in topology.connections(count).into_iter().zip(near.into_iter().zip(far)) {
+            for (owner, native) in wearers.into_iter().zip(NativePeer::pair(sockets.0, sockets.1)?) {
+                made.ends[owner].push(made.owners.len());
+                made.owners.push(owner);
+                made.group.add(native)?;
             }
         }
         let began = Instant::now();
         while made.group.peers.iter().any(|native| !native.is_open) {
-            bench.go_on()?;
+            go_on()?;
             ensure!(began.elapsed() < PATIENCE, "not all connections have opened within {PATIENCE:?}");
             made.turn(began, Instant::now() + Duration::from_millis(5))?;
         }
@@ -185,7 +246,7 @@ impl Wearers {
     /// Lets each wearer move at the given rate, spread over the period, and waits until all movements are felt.
     ///
     /// Errors: a connection breaks, or a movement is felt twice or in the wrong order.
-    fn wear(mut self, choice: &Choice, bench: &Bench<'_>) -> anyhow::Result<MovementStats> {
+    fn wear(mut self, choice: &Choice, go_on: &impl Fn() -> anyhow::Result<()>) -> anyhow::Result<MovementStats> {
         let period = Duration::from_secs_f64(1.0 / choice.each_per_s);
         let (count, began) = (choice.clients as u32, Instant::now());
         let mut moved = 0;
@@ -195,7 +256,7 @@ impl Wearers {
                 break;
             }
             while Instant::now() < due {
-                bench.go_on()?;
+                go_on()?;
                 self.turn(began, due)?;
             }
             let (wearer, number) = (moved % count, moved / count);
@@ -209,7 +270,7 @@ impl Wearers {
         }
         let late = Instant::now() + PATIENCE;
         while self.felt.came < self.felt.due && Instant::now() < late {
-            bench.go_on()?;
+            go_on()?;
             self.turn(began, Instant::now() + Duration::from_millis(20))?;
         }
         Ok(self.felt)
@@ -266,11 +327,23 @@ mod tests {
             Choice::read(&all)
         };
         assert!(parameters("").is_ok());
-        for refused in
-            ["topologies = []", "topologies = [\"ring\"]", "clients = 1", "test = \"1ms\"", "bytes = 5", "other = 1"]
-        {
+        for refused in [
+            "topologies = []",
+            "topologies = [\"ring\"]",
+            "clients = 1",
+            "test = \"1ms\"",
+            "bytes = 5",
+            "path = \"3gg\"",
+            "other = 1",
+        ] {
             assert!(parameters(refused).is_err(), "{refused}");
         }
+    }
+
+    #[test]
+    fn mesh_connects_all_and_star_connects_the_hub() {
+        assert_eq!(Topology::Mesh.connections(3), [[0, 1], [0, 2], [1, 2]]);
+        assert_eq!(Topology::Star.connections(3), [[0, 1], [0, 2]]);
     }
 
     #[test]
