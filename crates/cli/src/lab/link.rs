@@ -170,6 +170,9 @@ fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
             let label = format!("{name} ({unit})");
             output::line(format_args!("{label:<58} {expected:>10.3} {measured:>10.3} {tolerance:>10.3}{verdict}"))?;
         }
+        for skipped in &outcome.skipped {
+            output::line(format_args!("skipped: {skipped}"))?;
+        }
         output::line(format_args!(
             "emulator: {:.1} us of CPU per packet at 100 Mbit/s; packets leave late by {:.0} us (p50), {:.0} us (p99)",
             outcome.cpu_us_per_packet,

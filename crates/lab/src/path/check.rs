@@ -4,6 +4,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr, UdpSocket},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -13,7 +14,10 @@ use serde::Serialize;
 use millrace_link::{Config, PipeConfig, Probability, QueueLimit, Rate, Traces, loss::GilbertElliott};
 
 use super::{Report, TunCable};
-use crate::{histogram::Histogram, wire::namespace};
+use crate::{
+    histogram::Histogram,
+    wire::namespace::{self, Cable, NEAR_DEVICE, Veth},
+};
 
 /// IP and UDP headers.
 const HEADER_BYTES: usize = 28;
@@ -21,6 +25,15 @@ const HEADER_BYTES: usize = 28;
 pub const LOSS_PACKETS: u32 = 100_000;
 /// Datagrams per second of the checks of loss: slow enough that no queue of the kernel fills.
 const LOSS_PER_S: f64 = 20_000.0;
+/// Payload of the checks of a rate, and the size of its IP packets.
+const PAYLOAD_BYTES: usize = 1200;
+const PACKET_BYTES: f64 = (PAYLOAD_BYTES + HEADER_BYTES) as f64;
+/// Bytes of an Ethernet header, which the kernel's shaper counts.
+const ETHERNET_BYTES: f64 = 14.0;
+/// Load of the checks of a rate.
+const OVERLOAD: f64 = 1.3;
+/// Rate that is also measured over a link of the kernel, in bits per second.
+const SHAPED: u64 = 10_000_000;
 const PINGS: u32 = 300;
 const PING_EVERY: Duration = Duration::from_millis(10);
 /// Silence after which no more datagrams are expected.
@@ -53,6 +66,8 @@ pub struct Outcome {
     pub lateness: Histogram,
     /// CPU time of the emulator per packet at 100 Mbit/s, in microseconds.
     pub cpu_us_per_packet: f64,
+    /// Checks that this machine cannot run, with the reason.
+    pub skipped: Vec<String>,
 }
 
 /// Datagrams received at one end.
@@ -62,6 +77,13 @@ struct Arrivals {
 }
 
 impl Arrivals {
+    /// Returns the rate at which packets of [`PACKET_BYTES`] arrived.
+    fn mbit_per_s(&self) -> anyhow::Result<f64> {
+        let (first, last) = self.datagrams.first().zip(self.datagrams.last()).context("nothing arrived")?;
+        let bits = (self.datagrams.len() - 1) as f64 * PACKET_BYTES * 8.0;
+        Ok(bits / (last.1 - first.1).as_secs_f64() / 1e6)
+    }
+
     fn lost_share(&self, sent: u32) -> f64 {
         1.0 - self.datagrams.len() as f64 / f64::from(sent)
     }
@@ -78,7 +100,8 @@ impl Arrivals {
 ///
 /// Errors: no root, no `/dev/net/tun`, or no `ip`.
 pub fn run(seed: u64, mut progress: impl FnMut(&str)) -> anyhow::Result<Outcome> {
-    let mut outcome = Outcome { checks: Vec::new(), lateness: Histogram::default(), cpu_us_per_packet: 0.0 };
+    let mut outcome =
+        Outcome { checks: Vec::new(), lateness: Histogram::default(), cpu_us_per_packet: 0.0, skipped: Vec::new() };
     for delay_ms in [5, 41] {
         progress(&format!("round trip over 2 x {delay_ms} ms"));
         let pipe = PipeConfig { delay: Duration::from_millis(delay_ms), ..PipeConfig::default() };
@@ -101,15 +124,15 @@ pub fn run(seed: u64, mut progress: impl FnMut(&str)) -> anyhow::Result<Outcome>
         let rate: Rate = rate.parse()?;
         let config = up(PipeConfig { rate: Some(rate), queue: Some(QueueLimit::Packets(50)), ..PipeConfig::default() });
         let seconds = 3.0;
-        let per_s = 1.3 * rate.bits_per_s() as f64 / (8.0 * 1228.0);
-        let (arrivals, report) = one_way(config, seed, (per_s * seconds) as u32, 1200, per_s)?;
-        let (first, last) = (arrivals.datagrams.first().context("nothing arrived")?, arrivals.datagrams.last());
-        let time = last.context("nothing arrived")?.1 - first.1;
-        let bits = (arrivals.datagrams.len() - 1) as f64 * 1228.0 * 8.0;
-        let measured = bits / time.as_secs_f64() / 1e6;
+        let per_s = OVERLOAD * rate.bits_per_s() as f64 / (8.0 * PACKET_BYTES);
+        let (arrivals, report) = one_way(config, seed, (per_s * seconds) as u32, PAYLOAD_BYTES, per_s)?;
+        let measured = arrivals.mbit_per_s()?;
         let expected = rate.bits_per_s() as f64 / 1e6;
         outcome.add(format!("rate of {rate} at 130 % load"), "Mbit/s", (expected, measured), 0.01 * expected);
         outcome.count(&report);
+        if rate.bits_per_s() == SHAPED {
+            outcome.second_opinion(measured, seconds);
+        }
         outcome.cpu_us_per_packet = report.cpu_per_packet().as_secs_f64() * 1e6;
     }
     progress("queue of 1 s at 1 Mbit/s");
@@ -161,6 +184,21 @@ impl Outcome {
         self.checks.push(Check { name, unit, expected, measured, tolerance });
     }
 
+    /// Compares a rate with that of the kernel's own shaper, on a pair of virtual Ethernet devices.
+    fn second_opinion(&mut self, measured: f64, seconds: f64) {
+        let per_s = OVERLOAD * SHAPED as f64 / (8.0 * PACKET_BYTES);
+        let shaped =
+            across(&ShapedVeth, |near, far| send_one_way(near, far, (per_s * seconds) as u32, PAYLOAD_BYTES, per_s));
+        match shaped.and_then(|arrivals| arrivals.mbit_per_s()) {
+            Ok(of_kernel) => {
+                let expected = of_kernel * (PACKET_BYTES + ETHERNET_BYTES) / PACKET_BYTES;
+                let name = "rate of 10Mbit/s beside the kernel's shaper (TBF)".into();
+                self.add(name, "Mbit/s", (expected, measured), 0.01 * expected);
+            }
+            Err(error) => self.skipped.push(format!("rate beside the kernel's shaper (TBF): {error:#}")),
+        }
+    }
+
     fn count(&mut self, report: &Report) {
         self.lateness.add(&report.lateness);
     }
@@ -178,13 +216,41 @@ fn over<T: Send>(
     measure: impl FnOnce(&UdpSocket, &UdpSocket) -> anyhow::Result<T> + Send,
 ) -> anyhow::Result<(T, Report)> {
     let cable = TunCable::new(config, Traces::default(), seed, None);
-    let far = || -> anyhow::Result<UdpSocket> { socket(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))) };
-    let result = namespace::across(&cable, far, |far| {
+    let result = across(&cable, measure)?;
+    Ok((result, cable.finish()?))
+}
+
+fn across<T: Send>(
+    cable: &impl Cable,
+    measure: impl FnOnce(&UdpSocket, &UdpSocket) -> anyhow::Result<T> + Send,
+) -> anyhow::Result<T> {
+    // The emulated link translates the address of the far end to that of loopback, and a pair of devices does not.
+    let far = || -> anyhow::Result<UdpSocket> { socket(SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT))) };
+    namespace::across(cable, far, |far| {
         let near = socket(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
         near.connect((namespace::FAR, PORT))?;
         measure(&near, &far)
-    })?;
-    Ok((result, cable.finish()?))
+    })
+}
+
+/// A pair of virtual Ethernet devices with the kernel's token bucket filter at the near end.
+struct ShapedVeth;
+
+impl Cable for ShapedVeth {
+    fn plug_near(&self, far_thread: i32) -> anyhow::Result<()> {
+        Veth.plug_near(far_thread)?;
+        let rate = format!("{SHAPED}bit");
+        // The smallest burst that holds a packet: a larger one would exceed the rate at first.
+        let shaper =
+            ["qdisc", "add", "dev", NEAR_DEVICE, "root", "tbf", "rate", &rate, "burst", "1600", "limit", "60000"];
+        let output = Command::new("tc").args(shaper).output().context("`tc` is needed (Debian: iproute2)")?;
+        ensure!(output.status.success(), "tc: {}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(())
+    }
+
+    fn plug_far(&self) -> anyhow::Result<()> {
+        Veth.plug_far()
+    }
 }
 
 fn socket(address: SocketAddr) -> anyhow::Result<UdpSocket> {
@@ -216,12 +282,14 @@ fn ping(near: &UdpSocket, far: &UdpSocket, expected: Duration) -> anyhow::Result
 
 /// Sends numbered datagrams with `bytes` of payload from the near end, and returns what arrives at the far end.
 fn one_way(config: Config, seed: u64, count: u32, bytes: usize, per_s: f64) -> anyhow::Result<(Arrivals, Report)> {
-    over(config, seed, |near, far| {
-        std::thread::scope(|scope| {
-            let receiver = scope.spawn(|| receive(far, None));
-            send(near, count, bytes, per_s)?;
-            receiver.join().map_err(|_| anyhow!("the receiver died"))?
-        })
+    over(config, seed, |near, far| send_one_way(near, far, count, bytes, per_s))
+}
+
+fn send_one_way(near: &UdpSocket, far: &UdpSocket, count: u32, bytes: usize, per_s: f64) -> anyhow::Result<Arrivals> {
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| receive(far, None));
+        send(near, count, bytes, per_s)?;
+        receiver.join().map_err(|_| anyhow!("the receiver died"))?
     })
 }
 
