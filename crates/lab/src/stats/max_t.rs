@@ -43,43 +43,41 @@ pub struct Question {
 ///
 /// Cost: questions x runs x 10,000.
 pub fn adjusted_p(questions: &[Question], seed: u64) -> Vec<f64> {
-    let logs: Vec<(usize, Vec<f64>)> = questions
-        .iter()
-        .map(|question| (question.a.len(), question.a.iter().chain(&question.b).map(|run| run.ln()).collect()))
-        .collect();
-    let statistic = |index: usize, logs: &[f64]| match (questions[index].in_turns, questions[index].a.len()) {
-        (true, pairs) => pairs::statistic(logs, pairs, STD_DEV_OFFSET),
-        (false, a) => statistic(logs, a),
+    let data: Vec<Logs> = questions.iter().map(Logs::of).collect();
+    let groups = questions.iter().map(|question| question.group + 1).max().unwrap_or(0);
+    let mut places: Vec<Vec<usize>> = vec![Vec::new(); groups];
+    let mut shuffle = vec![Shuffle::Pairs(0); groups];
+    for question in questions {
+        places[question.group] = (0..question.a.len() + question.b.len()).collect();
+        shuffle[question.group] =
+            if question.in_turns { Shuffle::Pairs(question.a.len()) } else { Shuffle::All(question.a.len()) };
+    }
+    let mut buffer = Vec::new();
+    let mut statistic = |index: usize, places: &[Vec<usize>]| {
+        let question = &questions[index];
+        data[index].statistic(question, &places[question.group], &mut buffer)
     };
-    let seen: Vec<f64> = logs.iter().enumerate().map(|(index, (_, logs))| statistic(index, logs)).collect();
+    let seen: Vec<f64> = (0..questions.len()).map(|index| statistic(index, &places)).collect();
     // From the least to the most significant question: each is compared with the largest statistic so far.
     let mut order: Vec<usize> = (0..questions.len()).collect();
     order.sort_by(|a, b| seen[*a].total_cmp(&seen[*b]));
     let mut reached = vec![0usize; questions.len()];
     let mut again = Resampler::new(seed);
-    let groups = questions.iter().map(|question| question.group + 1).max().unwrap_or(0);
-    let mut places: Vec<Vec<usize>> = vec![Vec::new(); groups];
-    let mut pairs = vec![0; groups];
-    for (question, (_, logs)) in questions.iter().zip(&logs) {
-        places[question.group] = (0..logs.len()).collect();
-        pairs[question.group] = if question.in_turns { question.a.len() } else { 0 };
-    }
-    let mut shuffled = Vec::new();
     for _ in 0..SHUFFLES {
-        for (places, pairs) in places.iter_mut().zip(&pairs) {
-            match pairs {
-                0 => (1..places.len()).rev().for_each(|last| places.swap(last, again.index(last + 1))),
-                pairs => (0..*pairs).filter(|_| again.index(2) == 1).for_each(|pair| places.swap(pair, pair + pairs)),
+        for (places, shuffle) in places.iter_mut().zip(&shuffle) {
+            match *shuffle {
+                // A random half is enough: the order within a side does not matter.
+                Shuffle::All(a) => (0..a).for_each(|at| places.swap(at, at + again.index(places.len() - at))),
+                Shuffle::Pairs(pairs) => {
+                    (0..pairs).filter(|_| again.index(2) == 1).for_each(|pair| places.swap(pair, pair + pairs));
+                }
             }
         }
         let mut largest = 0.0f64;
         for &index in &order {
-            let (_, logs) = &logs[index];
-            shuffled.clear();
-            shuffled.extend(places[questions[index].group].iter().map(|place| logs[*place]));
-            largest = largest.max(statistic(index, &shuffled));
-            // The same sum in another order may differ in its last digit.
-            reached[index] += usize::from(largest >= seen[index] * (1.0 - 1e-9));
+            largest = largest.max(statistic(index, &places));
+            // The same sum in another order may differ in its last digits.
+            reached[index] += usize::from(largest >= seen[index] * (1.0 - 1e-7));
         }
     }
     let p = |index: usize| (reached[index] + 1) as f64 / (SHUFFLES + 1) as f64;
@@ -92,16 +90,51 @@ pub fn adjusted_p(questions: &[Question], seed: u64) -> Vec<f64> {
     adjusted
 }
 
-/// Returns the distance between the means of the first `a` logarithms and the other logarithms, in standard errors.
-fn statistic(logs: &[f64], a: usize) -> f64 {
-    let (of_a, of_b) = logs.split_at(a);
-    let mean = |side: &[f64]| side.iter().sum::<f64>() / side.len() as f64;
-    let (mean_a, mean_b) = (mean(of_a), mean(of_b));
-    let squares = |side: &[f64], mean: f64| side.iter().map(|run| (run - mean).powi(2)).sum::<f64>();
-    let freedom = (logs.len() as f64 - 2.0).max(1.0);
-    let deviation = ((squares(of_a, mean_a) + squares(of_b, mean_b)) / freedom).sqrt();
-    let size = (1.0 / of_a.len() as f64 + 1.0 / of_b.len() as f64).sqrt();
-    (mean_a - mean_b).abs() / ((deviation + STD_DEV_OFFSET) * size)
+/// How the runs of a group are shuffled between the sides.
+#[derive(Clone, Copy)]
+enum Shuffle {
+    /// Any of them can be on side `a`, which has this many.
+    All(usize),
+    /// This many pairs swap sides.
+    Pairs(usize),
+}
+
+/// Logarithms of the runs of both sides, minus their mean.
+struct Logs {
+    values: Vec<f64>,
+    squares: f64,
+}
+
+impl Logs {
+    fn of(question: &Question) -> Self {
+        let logs: Vec<f64> = question.a.iter().chain(&question.b).map(|run| run.ln()).collect();
+        let mean = logs.iter().sum::<f64>() / logs.len() as f64;
+        let values: Vec<f64> = logs.iter().map(|log| log - mean).collect();
+        Self { squares: values.iter().map(|value| value * value).sum(), values }
+    }
+
+    /// Returns the statistic if the runs at the first `places` are those of side `a`.
+    fn statistic(&self, question: &Question, places: &[usize], buffer: &mut Vec<f64>) -> f64 {
+        let a = question.a.len();
+        if question.in_turns {
+            buffer.clear();
+            buffer.extend(places.iter().map(|place| self.values[*place]));
+            return pairs::statistic(buffer, a, STD_DEV_OFFSET);
+        }
+        self.distance(places[..a].iter().map(|place| self.values[*place]).sum(), a)
+    }
+
+    /// Returns the distance between the means of the sides in standard errors. `sum`: of the values of side `a`. The sum
+    /// of all values is 0, so it is also that of the other side.
+    fn distance(&self, sum: f64, a: usize) -> f64 {
+        let (count, of_a, of_b) = (self.values.len() as f64, a as f64, (self.values.len() - a) as f64);
+        let within = self.squares - sum * sum / of_a - sum * sum / of_b;
+        // A rest that rounding has left.
+        let within = if within < self.squares * 1e-12 { 0.0 } else { within };
+        let deviation = (within / (count - 2.0).max(1.0)).sqrt();
+        let size = (1.0 / of_a + 1.0 / of_b).sqrt();
+        (sum / of_a + sum / of_b).abs() / ((deviation + STD_DEV_OFFSET) * size)
+    }
 }
 
 #[cfg(test)]
