@@ -67,7 +67,10 @@ pub fn adjusted_p(questions: &[Question], seed: u64) -> Vec<f64> {
         for (places, shuffle) in places.iter_mut().zip(&shuffle) {
             match *shuffle {
                 // A random half is enough: the order within a side does not matter.
-                Shuffle::All(a) => (0..a).for_each(|at| places.swap(at, at + again.index(places.len() - at))),
+                Shuffle::All(a) => {
+                    let count = places.len();
+                    (0..a).for_each(|at| places.swap(at, at + again.index(count - at)));
+                }
                 Shuffle::Pairs(pairs) => {
                     (0..pairs).filter(|_| again.index(2) == 1).for_each(|pair| places.swap(pair, pair + pairs));
                 }
