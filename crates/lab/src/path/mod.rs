@@ -4,15 +4,18 @@
 //! veth pair. One thread reads the packets of both TUN devices and lets them pass the link ([`emulator`]). It needs
 //! root and `/dev/net/tun`.
 
+pub mod activity;
 pub mod behind;
 pub mod cable;
 pub mod check;
+mod congestion;
 pub mod emulator;
 pub mod packet;
 pub mod pcapng;
 mod settings;
 
 pub use cable::TunCable;
+pub use congestion::congestion_control;
 pub use emulator::{Emulator, Report};
 pub use packet::IpPacket;
 pub use settings::PathSettings;

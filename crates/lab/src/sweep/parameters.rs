@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    energy::{Radio, Radios},
     load::{Arrivals, Plan, Rate, Shape},
     path::PathSettings,
     recording::{Factors, Load, LoadUnit},
-    targets::Transport,
+    targets::{PublisherPlace, Transport},
 };
 
 /// Parameters of one part of a sweep. Lists are factors: all combinations of them are run.
@@ -63,6 +64,13 @@ pub struct Parameters {
     pub fresh_server: bool,
     /// Emulated link between the clients and the server. By default, both use loopback.
     pub path: PathSettings,
+    /// TCP congestion control of both ends of the path. Empty: the default of this machine.
+    pub congestion: String,
+    /// Place of the publishers: at the clients' end of the path, or at the server's.
+    pub publisher: PublisherPlace,
+    /// Radio of the clients on the path, whose energy is computed: a name in `crates/lab/src/energy/radios.toml`. Empty:
+    /// none.
+    pub radio: String,
 }
 
 /// A factor along which results are drawn.
@@ -99,6 +107,9 @@ impl Default for Parameters {
             repeats: 5,
             fresh_server: true,
             path: PathSettings::default(),
+            congestion: String::new(),
+            publisher: PublisherPlace::Clients,
+            radio: String::new(),
         }
     }
 }
@@ -122,7 +133,24 @@ impl Parameters {
         ensure!(!self.poll_every.is_zero(), "poll_every: not zero");
         let link = self.path.config()?.unwrap_or_default();
         ensure!(link.up.trace.is_none() && link.down.trace.is_none(), "path: a trace needs `millrace lab link run`");
+        let is_beside_server = self.publisher == PublisherPlace::Server;
+        let has_publishers = matches!(self.shape, Shape::Broadcast | Shape::Pairs | Shape::Storm);
+        ensure!(
+            has_publishers || !is_beside_server,
+            "publisher = \"server\": the clients of this shape publish themselves"
+        );
+        self.radio()?;
         Ok(())
+    }
+
+    /// Returns the model of the clients' radio, if there is one.
+    ///
+    /// Errors: no radio has this name.
+    pub fn radio(&self) -> anyhow::Result<Option<Radio>> {
+        match self.radio.as_str() {
+            "" => Ok(None),
+            name => Ok(Some(Radios::load(None)?.find(name).context("radio")?.clone())),
+        }
     }
 
     /// Returns all combinations of the factors' values.
