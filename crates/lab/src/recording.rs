@@ -161,12 +161,15 @@ pub struct ReaderTraffic {
     pub energy: Option<ReaderEnergy>,
 }
 
-/// Energy of the radios of all readers. Each reader has a radio of its own.
+/// Energy of the radios of all readers. Each reader has a radio of its own, which carries the packets of the test as if
+/// the test had no beginning and no end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReaderEnergy {
     /// Name of the radio's model, such as `lte`.
     pub radio: String,
+    /// Duration for which the energy is computed: from the start to the end of publishing.
+    pub seconds: f64,
     pub joules: f64,
     /// Number of promotions that take time.
     pub promotions: u64,

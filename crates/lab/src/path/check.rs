@@ -53,6 +53,8 @@ pub struct Outcome {
     pub lateness: Histogram,
     /// CPU time of the emulator per packet at 100 Mbit/s, in microseconds.
     pub cpu_us_per_packet: f64,
+    /// Delay that the emulator adds at 100 Mbit/s.
+    pub added_delay: Histogram,
 }
 
 /// Datagrams received at one end.
@@ -78,7 +80,8 @@ impl Arrivals {
 ///
 /// Errors: no root, no `/dev/net/tun`, or no `ip`.
 pub fn run(seed: u64, mut progress: impl FnMut(&str)) -> anyhow::Result<Outcome> {
-    let mut outcome = Outcome { checks: Vec::new(), lateness: Histogram::default(), cpu_us_per_packet: 0.0 };
+    let (lateness, added_delay) = Default::default();
+    let mut outcome = Outcome { checks: Vec::new(), lateness, cpu_us_per_packet: 0.0, added_delay };
     for delay_ms in [5, 41] {
         progress(&format!("round trip over 2 x {delay_ms} ms"));
         let pipe = PipeConfig { delay: Duration::from_millis(delay_ms), ..PipeConfig::default() };
@@ -110,7 +113,9 @@ pub fn run(seed: u64, mut progress: impl FnMut(&str)) -> anyhow::Result<Outcome>
         let expected = rate.bits_per_s() as f64 / 1e6;
         outcome.add(format!("rate of {rate} at 130 % load"), "Mbit/s", (expected, measured), 0.01 * expected);
         outcome.count(&report);
+        // The last rate is 100 Mbit/s.
         outcome.cpu_us_per_packet = report.cpu_per_packet().as_secs_f64() * 1e6;
+        outcome.added_delay = report.lateness;
     }
     progress("queue of 1 s at 1 Mbit/s");
     let queue = Some(QueueLimit::Time(Duration::from_secs(1)));

@@ -159,7 +159,7 @@ pub struct Ends {
     pub bypass: Option<(Ipv4Addr, Ipv4Addr)>,
 }
 
-/// What a link records of its packets, in addition to its counters.
+/// Records of single packets, in addition to the counters of a link.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
     /// File for all packets that leave the link (pcapng).

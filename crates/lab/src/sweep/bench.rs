@@ -12,7 +12,10 @@ use std::{
 use anyhow::{Context, ensure};
 use millrace_link::Traces;
 
-use super::{Event, Job, Machine, Store, View, reader_traffic};
+use super::{
+    Event, Job, Machine, Store, View,
+    reader_traffic::{self, Window},
+};
 use crate::{
     judged::judged,
     load::{self, Plan},
@@ -321,7 +324,10 @@ fn traffic_of_readers(
     let at = |seconds: f64| offset + Duration::from_secs_f64(seconds);
     let radio = job.parameters.radio()?;
     let readers = (0..plan.clients).map(namespace::device);
-    Ok(Some(reader_traffic::traffic(packets, readers, (at(test.start_s), at(test.drained_s)), radio.as_ref())))
+    let start = at(test.start_s);
+    // The first publication is due a little after the start of the phase.
+    let window = Window { start, end: start + plan.test, drained: at(test.drained_s) };
+    Ok(Some(reader_traffic::traffic(packets, readers, window, radio.as_ref())))
 }
 
 fn check(stop: &AtomicBool) -> anyhow::Result<()> {

@@ -68,8 +68,8 @@ pub struct Parameters {
     pub congestion: String,
     /// Place of the publishers: at the clients' end of the path, or at the server's.
     pub publisher: PublisherPlace,
-    /// Radio of the clients on the path, whose energy is computed: a name in `crates/lab/src/energy/radios.toml`. Empty:
-    /// none.
+    /// Radio of the clients on the path, whose energy is computed. Empty: none. The file
+    /// `crates/lab/src/energy/radios.toml` has the names.
     pub radio: String,
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     histogram::Histogram,
     path::PathSettings,
-    recording::{Column, LinkRun, PhaseName, ReaderTraffic, Recording, Run, Table},
+    recording::{Column, LinkRun, PhaseName, ReaderEnergy, ReaderTraffic, Recording, Run, Table},
     targets::Transport,
 };
 use rule::{Candidate, Decision};
@@ -106,9 +106,11 @@ fn added(mut sum: ReaderTraffic, run: &ReaderTraffic) -> ReaderTraffic {
     ] {
         *sum += one;
     }
+    let reader_s = |energy: &ReaderEnergy| energy.seconds * run.readers as f64;
     sum.energy = match (sum.energy, &run.energy) {
-        (None, Some(one)) if is_first => Some(one.clone()),
+        (None, Some(one)) if is_first => Some(ReaderEnergy { seconds: reader_s(one), ..one.clone() }),
         (Some(mut energy), Some(one)) => {
+            energy.seconds += reader_s(one);
             energy.joules += one.joules;
             energy.promotions += one.promotions;
             Some(energy)
@@ -142,7 +144,8 @@ impl Line<'_> {
     }
 
     fn joules_per_hour(&self) -> Option<f64> {
-        Some(self.joules()? / self.traffic()?.seconds * 3600.0)
+        let energy = self.traffic()?.energy.as_ref()?;
+        Some(energy.joules / energy.seconds * 3600.0)
     }
 
     fn candidate(&self) -> Option<Candidate> {
@@ -234,9 +237,9 @@ fn notes(networks: &[Network<'_>], recording: &Recording) -> Vec<String> {
     if !radios.is_empty() {
         let radios = radios.into_iter().collect::<Vec<_>>().join(", ");
         notes.push(format!(
-            "Energy: of the radio of one reader, computed from the times of its packets with the state machines of \
-             AT&T's Application Resource Optimizer for handsets of 2010 to 2013 ({radios}). Networks without such a \
-             model have no energy."
+            "Energy: of the radio of one reader, computed from its packets as if the test never ended, with the state \
+             machines of AT&T's Application Resource Optimizer for handsets of 2010 to 2013 ({radios}). Networks \
+             without such a model have no energy."
         ));
     }
     let congestion: BTreeSet<&str> = lines()

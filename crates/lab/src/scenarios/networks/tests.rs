@@ -6,10 +6,10 @@ fn run(part: &str, transport: &str, ages_ms: &[u64], joules: Option<f64>, bytes:
     let mut latency_us = Histogram::default();
     ages_ms.iter().for_each(|ms| latency_us.record_us(ms * 1000));
     let counts = Counts { scheduled: 100, sent: 100, delivered: ages_ms.len() as u64, ..Counts::default() };
-    let energy = joules.map(|joules| ReaderEnergy { radio: "lte".into(), joules, promotions: 1 });
+    let energy = joules.map(|joules| ReaderEnergy { radio: "lte".into(), seconds: 5.0, joules, promotions: 1 });
     let readers = ReaderTraffic {
         readers: 5,
-        seconds: 25.0,
+        seconds: 6.0,
         up_bytes: 100 * ages_ms.len() as u64,
         down_bytes: bytes * ages_ms.len() as u64,
         energy,
@@ -74,10 +74,10 @@ fn each_network_has_its_figures_and_one_recommendation() {
         (cell(figures, 2, "sent per message"), cell(figures, 2, "received per message")),
         (&json!(100.0), &json!(400.0))
     );
-    // 15 J of five readers in 25 s, and for 500 messages.
+    // 15 J of five readers in 5 s each, and for 500 messages.
     assert_eq!(
         (cell(figures, 2, "energy per hour"), cell(figures, 2, "energy per message")),
-        (&json!(432.0), &json!(30.0))
+        (&json!(2160.0), &json!(30.0))
     );
     assert_eq!(
         (cell(figures, 0, "energy per hour"), cell(figures, 0, "energy per message")),
@@ -110,11 +110,11 @@ fn repeats_are_merged_and_invalid_runs_left_out() {
     let runs = vec![run("lte", "sse", &all(30)[..250], Some(20.0), 400), twice, failed, only_failed];
     let figures = &tables(&recording(runs))[0];
     assert_eq!((cell(figures, 0, "age p50"), cell(figures, 0, "max")), (&json!(50.0), &json!(50.0)));
-    // 750 of 1,000 messages; (250 x 400 + 500 x 200) / 750 bytes; 60 J in 50 s of five readers.
+    // 750 of 1,000 messages; (250 x 400 + 500 x 200) / 750 bytes; 60 J of five readers in 10 s each.
     assert_eq!((cell(figures, 0, "complete"), cell(figures, 0, "duplicates")), (&json!(75.0), &json!(3)));
     assert_eq!(
         (cell(figures, 0, "received per message"), cell(figures, 0, "energy per hour")),
-        (&json!(267.0), &json!(864.0))
+        (&json!(267.0), &json!(4320.0))
     );
     assert_eq!((cell(figures, 1, "decision"), cell(figures, 1, "p95")), (&json!("no valid run"), &Value::Null));
     assert_eq!(cell(figures, 1, "complete"), &Value::Null);
