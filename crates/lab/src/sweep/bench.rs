@@ -278,10 +278,13 @@ impl Bench<'_> {
     /// run failed.
     fn load(&mut self, run: &mut Run, plan: &Plan, job: &Job, server: &Server) -> Option<Instant> {
         let (stop, view) = (self.stop, &mut *self.view);
-        let metrics = job.target.metrics().map(|path| (server.address, path));
+        let is_far = server.address.ip() == namespace::FAR;
+        // Metrics do not pass the link: their packets would take its rate and keep its radio active.
+        let from = if is_far { namespace::BYPASS_FAR.into() } else { server.address.ip() };
+        let metrics = job.target.metrics().map(|path| ((from, server.address.port()).into(), path));
         let mut endpoint = Endpoint::new(job.target, job.transport, server, job.parameters.poll_every)
             .with_publisher(job.parameters.publisher);
-        if server.address.ip() == namespace::FAR {
+        if is_far {
             endpoint = endpoint.with_devices(namespace::device);
         }
         let mut make = || -> anyhow::Result<Instant> {

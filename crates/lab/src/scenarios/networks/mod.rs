@@ -1,4 +1,4 @@
-//! Two tables: age, completeness, bytes and joules of each transport on each network, and the transport to use.
+//! Two tables: the transport to use on each network; age, completeness, bytes and joules of all.
 
 mod rule;
 
@@ -40,7 +40,7 @@ struct Line<'a> {
 pub fn tables(recording: &Recording) -> Vec<Table> {
     let networks = networks(&recording.runs);
     let decisions: Vec<Vec<Decision>> = networks.iter().map(Network::decisions).collect();
-    vec![figures(&networks, &decisions, recording), recommendations(&networks, &decisions, recording)]
+    vec![recommendations(&networks, &decisions, recording), figures(&networks, &decisions, recording)]
 }
 
 fn networks(runs: &[Run]) -> Vec<Network<'_>> {
@@ -167,6 +167,7 @@ fn figures(networks: &[Network<'_>], decisions: &[Vec<Decision>], recording: &Re
     columns.extend(has_targets.then_some(("server", "")));
     columns.extend([
         ("transport", ""),
+        ("decision", ""),
         ("age p50", "ms"),
         ("p95", "ms"),
         ("p99", "ms"),
@@ -178,13 +179,13 @@ fn figures(networks: &[Network<'_>], decisions: &[Vec<Decision>], recording: &Re
         ("received per message", "bytes"),
         ("energy per hour", "J"),
         ("energy per message", "mJ"),
-        ("decision", ""),
     ]);
     let row = |network: &Network<'_>, line: &Line<'_>, decision: Decision| {
         let mut row = vec![json!(network.part)];
         row.extend(has_rates.then(|| json!(network.per_s)));
         row.extend(has_targets.then(|| json!(line.target)));
         row.push(json!(line.transport));
+        row.push(json!(decision.text()));
         row.extend([0.5, 0.95, 0.99].map(|share| ms(line.age_us(share))));
         row.push(ms(line.age.max_us().map(|us| us as f64)));
         row.push(ms(line.age.mean_us()));
@@ -194,7 +195,6 @@ fn figures(networks: &[Network<'_>], decisions: &[Vec<Decision>], recording: &Re
         row.push(rounded(line.per_message(|traffic| traffic.down_bytes), 3));
         row.push(rounded(line.joules_per_hour(), 3));
         row.push(rounded(line.joules().map(|joules| joules / line.delivered as f64 * 1000.0), 3));
-        row.push(json!(decision.text()));
         row
     };
     let rows = networks.iter().zip(decisions);
@@ -219,6 +219,7 @@ fn notes(networks: &[Network<'_>], recording: &Recording) -> Vec<String> {
     };
     let polls = parameters("poll_every").unwrap_or("0s");
     let mut notes = vec![
+        "Decision: the first step of the rule above that the transport did not pass.".into(),
         format!(
             "Age: from the scheduled publication until the reader has the message, over all valid runs. {way}; with \
              polling, also the wait for the next poll, which follows {polls} after each response."
@@ -261,7 +262,6 @@ fn notes(networks: &[Network<'_>], recording: &Recording) -> Vec<String> {
             greatest(|link| link.late_p99_us)
         ));
     }
-    notes.push(rule::RULE.into());
     notes
 }
 
