@@ -15,7 +15,7 @@ import { existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 
 const DOCS = join(import.meta.dirname, '../docs/lab');
-const TRANSPORTS = { websocket: 'WebSocket', session: 'session', sse: 'SSE', stream: 'HTTP streaming', ndjson: 'HTTP streaming', 'long-polling': 'long polling', polling: 'polling' };
+const TRANSPORTS = { websocket: 'WebSocket', session: 'session', sse: 'SSE', stream: 'HTTP streaming', ndjson: 'HTTP streaming', 'long-polling': 'long polling', polling: 'polling', 'data-channel': 'data channel' };
 const RADIOS = { lte: 'LTE', '3g': '3G', wifi: 'Wi-Fi' };
 
 const PHASE_FIELDS = { server_cpu_cores: 'CPU', generator_cpu_cores: 'CPU of the generator', probe_p50_us: 'response time', server_memory_bytes: 'memory' };

@@ -7,7 +7,7 @@ import { built, filled, recorded } from './report-file.ts';
 
 /** Fields of an analysis that the tests change. */
 interface ReportData {
-  analysis: { points: { target: string }[]; curves: { target: string; points: number[] }[] };
+  analysis: { points: { target: string; transport: string; link?: object }[]; curves: { target: string; points: number[] }[] };
 }
 
 /** Fails the test when the page logs an error or requests anything except itself. */
@@ -106,6 +106,27 @@ test('a missing rate is shown as a gap', async ({ page, report }) => {
   await figure.getByText('Show the figures').click();
   await expect(figure.getByRole('row').nth(1).getByRole('cell').nth(2)).toHaveText('–');
   await expect(figure.getByRole('row').last().getByRole('cell').nth(5)).toHaveText('–');
+});
+
+test('the emulated link and its cost are shown', async ({ page, report }) => {
+  await report('thorsen-broadcast', ({ analysis: { points } }) => {
+    const up = { received: 1000, delivered: 990, lost: 10, dropped: 0, queue_packets_max: 0, queue_delay_max_ms: 0 };
+    points[0]!.link = {
+      path: '3g', congestion: 'cubic', up, down: { ...up, received: 2000, lost: 0, dropped: 5, queue_packets_max: 40, queue_delay_max_ms: 312 },
+      cpu_us_per_packet: 4.25, added_delay_p50_us: 61, added_delay_p99_us: 1730, cpu_cores: 0.031, kernel_drops: 0,
+    };
+  });
+  const table = page.getByRole('region', { name: 'Emulated link of each point' });
+  await expect(table.getByRole('row')).toHaveCount(2);
+  const row = table.getByRole('row').last();
+  for (const text of ['3g', 'cubic', '10 (1 %)', '5 (0.25 %)', '40 packets, 312 ms', '4.25 µs', '61 µs', '1.73 ms', '3.1 %'])
+    await expect(row.getByRole('cell', { name: text, exact: true })).toBeVisible();
+  await expect(page.getByRole('navigation', { name: 'Sections' }).getByRole('link', { name: 'Emulated link' })).toBeAttached();
+});
+
+test('a report of loopback has no emulated link', async ({ page, report }) => {
+  await report('thorsen-broadcast');
+  await expect(page.locator('#links')).not.toBeAttached();
 });
 
 test('the report works by keyboard', async ({ page, report }) => {

@@ -50,12 +50,7 @@ fn main() -> anyhow::Result<()> {
                 ..Options::default()
             };
             let server = target.start(&options)?;
-            let endpoint = Endpoint {
-                target,
-                transport: Transport::WebSocket,
-                server: &server,
-                poll_every: Duration::from_secs(1),
-            };
+            let endpoint = Endpoint::new(target, Transport::WebSocket, &server, Duration::from_secs(1));
             let pid = *server.root_pids().first().context("no process")?;
             let began = Instant::now();
             let every = Duration::from_millis(500);

@@ -136,6 +136,43 @@ pub struct LinkRun {
     pub late_p99_us: f64,
     /// Packets that the kernel dropped before or behind the link. They are not losses of the link.
     pub kernel_drops: u64,
+    /// TCP congestion control of both ends. Empty if only UDP was measured, and in recordings that do not name it.
+    pub congestion: String,
+    /// Traffic of the readers during the test. `None` if it was not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readers: Option<ReaderTraffic>,
+}
+
+/// Traffic of all readers at an emulated link, from the start of the test until the last delivery. Connections that
+/// only publish are not included. Sizes are at IP level.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReaderTraffic {
+    pub readers: u64,
+    pub seconds: f64,
+    /// Sent by the readers, including packets that the link lost.
+    pub up_packets: u64,
+    pub up_bytes: u64,
+    /// Received by the readers.
+    pub down_packets: u64,
+    pub down_bytes: u64,
+    /// Energy of the radios, if the network has a modeled radio.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy: Option<ReaderEnergy>,
+}
+
+/// Energy of the radios of all readers. Each reader has a radio of its own, which carries the packets of the test as if
+/// the test had no beginning and no end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReaderEnergy {
+    /// Name of the radio's model, such as `lte`.
+    pub radio: String,
+    /// Duration for which the energy is computed: from the start to the end of publishing.
+    pub seconds: f64,
+    pub joules: f64,
+    /// Number of promotions that take time.
+    pub promotions: u64,
 }
 
 /// Packets in one direction of an emulated link.

@@ -9,9 +9,12 @@ use std::{
 
 use anyhow::Context;
 use clap::{Args as ClapArgs, Subcommand};
-use millrace_lab::path::{
-    PathSettings, Report, behind,
-    check::{self, Check},
+use millrace_lab::{
+    histogram::Histogram,
+    path::{
+        PathSettings, Report, behind,
+        check::{self, Check},
+    },
 };
 use millrace_link::{Cause, Config, Counters, Direction, Trace, Traces, profiles};
 
@@ -173,12 +176,16 @@ fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         for skipped in &outcome.skipped {
             output::line(format_args!("skipped: {skipped}"))?;
         }
+        let delays = |delay: &Histogram| {
+            let us = |share| delay.quantile_us(share).unwrap_or_default();
+            format!("{} us (p50), {} us (p99)", us(0.5), us(0.99))
+        };
         output::line(format_args!(
-            "emulator: {:.1} us of CPU per packet at 100 Mbit/s; packets leave late by {:.0} us (p50), {:.0} us (p99)",
+            "emulator at 100 Mbit/s: {:.1} us of CPU per packet, adds a delay of {}",
             outcome.cpu_us_per_packet,
-            outcome.lateness.quantile_us(0.5).unwrap_or_default(),
-            outcome.lateness.quantile_us(0.99).unwrap_or_default()
+            delays(&outcome.added_delay)
         ))?;
+        output::line(format_args!("emulator in all checks: adds a delay of {}", delays(&outcome.lateness)))?;
     }
     Ok(ExitCode::from(if outcome.is_good() { 0 } else { EXIT_MISSED }))
 }

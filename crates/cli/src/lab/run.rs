@@ -26,6 +26,7 @@ const DEFAULT_SEED: u64 = 1;
     millrace lab run thorsen-broadcast --targets millrace,ws,uws=/opt/uws --transports websocket\n\
     Example: set the levels, and a service level that decides the exit code\n  \
     millrace lab run thorsen-broadcast --set clients=100,1000 --set test=10s --slo 'p99<100ms'\n\
+    Example: all transports over two emulated networks\n  millrace lab run networks --quick --set only=lte,geo-satellite\n\
     Example: limit the run to half an hour\n  millrace lab run thorsen-broadcast --budget 30\n\
     Example: watch the run on the page /lab of a running server\n  millrace lab run thorsen-broadcast --quick --live=http://127.0.0.1:8080\n\
     Example: continue an interrupted run\n  millrace lab run --resume lab-results/thorsen-broadcast-20261121T200000Z"
@@ -66,10 +67,11 @@ pub struct Selection {
     /// kind: millrace@old=PATH,millrace@new=PATH
     #[arg(long, value_name = "NAME[=PATH],..", value_delimiter = ',')]
     targets: Vec<String>,
-    /// Transports to measure: websocket, session, sse, stream, long-polling, polling
+    /// Transports to measure: websocket, session, sse, stream, long-polling, polling, data-channel
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     transports: Vec<String>,
-    /// Set a parameter of the scenario; separate several levels by commas; PART.KEY sets it for one part only
+    /// Set a parameter of the scenario; separate several levels by commas; PART.KEY sets it for one part only, and
+    /// only=PART,.. chooses the parts to run
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
     /// Number of runs of each combination

@@ -218,8 +218,22 @@ fn wrong_links_are_errors_that_name_the_setting() {
         assert_ne!(ended.code, Some(0), "{arguments:?}");
         assert!(ended.err.contains(needle), "{arguments:?}: {}", ended.err);
     }
-    let ended = run(&["lab", "run", "thorsen-broadcast", "--quick", "--set", "path.down.los=1%"]);
-    assert!(ended.err.contains("los"), "{}", ended.err);
+    for (scenario, set, needle) in [
+        ("thorsen-broadcast", "path.down.los=1%", "los"),
+        ("networks", "radio=5g", "no radio 5g; there are lte, 3g, wifi"),
+        ("thorsen-chat", "publisher=server", "publish themselves"),
+        ("networks", "publisher=sever", "sever"),
+        ("networks", "only=3h", "only: no part 3h: did you mean 3g?"),
+        ("networks", "lte.clients=3", "part lte is not run here; --set only=lte chooses it"),
+    ] {
+        let ended = run(&["lab", "run", scenario, "--quick", "--set", set]);
+        assert_ne!(ended.code, Some(0), "{set}");
+        assert!(ended.err.contains(needle), "{set}: {}", ended.err);
+    }
+    let folder = fresh("congestion");
+    let ended = run(&["lab", "run", "networks", "--quick", "--set", "congestion=cubik", "--out", text(&folder)]);
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.err.contains("congestion = \"cubik\": this kernel has"), "{}", ended.err);
 }
 
 #[test]
@@ -239,4 +253,44 @@ fn run_over_a_path_has_its_delay_and_records_its_link() {
     assert!(link.up.received > 50 && link.down.received > 200, "{link:?}");
     let median = run.phase(PhaseName::Test).expect("a test").latency_us.quantile_us(0.5).expect("deliveries");
     assert!((40_000..80_000).contains(&median), "{median} us");
+}
+
+/// Signaling of a data channel uses TCP. Everything else is in datagrams to the address that the server announces.
+#[test]
+fn data_channels_and_polls_pass_an_emulated_network() {
+    if let Err(error) = millrace_lab::path::TunCable::check() {
+        eprintln!("SKIPPED: no link between namespaces here: {error:#}");
+        return;
+    }
+    let folder = fresh("networks");
+    let short =
+        ["--set", "only=3g", "--set", "3g.path.down.loss=0%", "--set", "3g.path.up.loss=0%", "--set", "test=1s"];
+    let transports = ["--transports", "data-channel,polling", "--out", text(&folder)];
+    let ended = run(&[&["lab", "run", "networks", "--quick"][..], &short, &transports].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let recording = read(&folder);
+    assert_eq!(recording.runs.len(), 2, "{ended:?}");
+    for run in &recording.runs {
+        let test = run.phase(PhaseName::Test).expect("a test");
+        assert_eq!((test.counts.scheduled, test.counts.delivered), (4, 20), "{} {:?}", run.transport, run.validity);
+        // One way of 75 ms: publications do not pass the link.
+        let fastest = test.latency_us.quantile_us(0.0).expect("deliveries");
+        assert!(fastest >= 75_000, "{}: {fastest} us", run.transport);
+        let link = run.link.as_ref().expect("a link");
+        let readers = link.readers.as_ref().expect("the traffic of the readers");
+        assert!(readers.readers == 5 && readers.down_bytes > 20 * 200, "{readers:?}");
+        let energy = readers.energy.as_ref().expect("a radio");
+        assert!(energy.radio == "3g" && energy.joules > 0.0, "{energy:?}");
+        assert!(!link.congestion.is_empty(), "{link:?}");
+        // Neither publications nor metrics pass the link: five connections, and four messages to each.
+        assert!(link.down.delivered_bytes < 100_000, "{link:?}");
+    }
+    let fastest = |transport: &str| {
+        let run = recording.runs.iter().find(|run| run.transport == transport).expect("it was run");
+        run.phase(PhaseName::Test).and_then(|test| test.latency_us.quantile_us(0.5)).expect("deliveries")
+    };
+    assert!(fastest("data-channel") < 150_000 && fastest("polling") > 150_000, "a push has one way, a poll waits");
+    let names: Vec<_> = recording.tables.iter().map(|table| table.name.as_str()).collect();
+    assert_eq!(names, ["recommended", "networks"]);
+    assert!(ended.err.contains("path 3g, changed: the emulator used"), "{}", ended.err);
 }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     judged::Judged,
-    recording::{Factors, Form, Load, PhaseName, Table},
+    recording::{Factors, Form, LinkCounts, Load, PhaseName, Table},
     stats::{bootstrap::Interval, compare::Comparison, knee::Knee, little::Little},
     wire_cost::WireCostReport,
 };
@@ -161,8 +161,30 @@ pub struct Point {
     /// were lost.
     pub little: Option<LittlePanel>,
     pub meets_slo: Option<bool>,
+    /// Emulated link, and what the emulator itself needed. `None` without a link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkFigures>,
     /// Time series of the median run. `None` if the run has no seconds.
     pub series: Option<Series>,
+}
+
+/// Emulated link of all runs of a point.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkFigures {
+    pub path: String,
+    /// TCP congestion control of both ends. Empty in old recordings.
+    pub congestion: String,
+    /// Sums over the runs; the longest queue of any run.
+    pub up: LinkCounts,
+    pub down: LinkCounts,
+    /// Medians of the runs.
+    pub cpu_us_per_packet: f64,
+    pub added_delay_p50_us: f64,
+    /// Value of the worst run.
+    pub added_delay_p99_us: f64,
+    pub cpu_cores: f64,
+    /// Packets that the kernel dropped, in all runs.
+    pub kernel_drops: u64,
 }
 
 /// One value per run, and their median.

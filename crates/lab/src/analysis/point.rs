@@ -1,12 +1,12 @@
 //! Combines the repeats of a measurement into one point.
 
 use crate::{
-    recording::{Phase, PhaseName, Run, Usage},
+    recording::{LinkCounts, LinkRun, Phase, PhaseName, Run, Usage},
     stats::{self, bootstrap},
 };
 
 use super::{
-    BEYOND_MIN, Figure, LittlePanel, Percentile, PhaseFigures, Point,
+    BEYOND_MIN, Figure, LinkFigures, LittlePanel, Percentile, PhaseFigures, Point,
     metric::{Metric, lasted_s},
     series,
 };
@@ -40,6 +40,7 @@ pub(super) fn point(runs: &[(u32, &Run)], steps_max: usize) -> Point {
         percentiles: percentiles(&only),
         little: little(&only),
         meets_slo: None,
+        link: link(&only),
         series: series::series(middle.0, middle.1, steps_max),
     }
 }
@@ -115,6 +116,37 @@ fn percentiles(runs: &[&Run]) -> Vec<Percentile> {
         })
     };
     SHARES.into_iter().map_while(at).collect()
+}
+
+/// Combines the links of the runs. Runs without a link, which used loopback, are left out.
+fn link(runs: &[&Run]) -> Option<LinkFigures> {
+    let links: Vec<&LinkRun> = runs.iter().filter_map(|run| run.link.as_ref()).collect();
+    let first = links.first()?;
+    let counts = |of: fn(&LinkRun) -> &LinkCounts| {
+        links.iter().map(|link| of(link)).fold(LinkCounts::default(), |sum, one| LinkCounts {
+            received: sum.received + one.received,
+            received_bytes: sum.received_bytes + one.received_bytes,
+            delivered: sum.delivered + one.delivered,
+            delivered_bytes: sum.delivered_bytes + one.delivered_bytes,
+            lost: sum.lost + one.lost,
+            dropped: sum.dropped + one.dropped,
+            queue_packets_max: sum.queue_packets_max.max(one.queue_packets_max),
+            queue_delay_max_ms: sum.queue_delay_max_ms.max(one.queue_delay_max_ms),
+        })
+    };
+    let values = |of: fn(&LinkRun) -> f64| links.iter().map(|link| of(link)).collect::<Vec<_>>();
+    let most = |of: fn(&LinkRun) -> f64| values(of).into_iter().fold(0.0, f64::max);
+    Some(LinkFigures {
+        path: first.path.clone(),
+        congestion: first.congestion.clone(),
+        up: counts(|link| &link.up),
+        down: counts(|link| &link.down),
+        cpu_us_per_packet: stats::median(&values(|link| link.cpu_us_per_packet)),
+        added_delay_p50_us: stats::median(&values(|link| link.late_p50_us)),
+        added_delay_p99_us: most(|link| link.late_p99_us),
+        cpu_cores: most(|link| link.cpu_cores),
+        kernel_drops: links.iter().map(|link| link.kernel_drops).sum(),
+    })
 }
 
 /// Checks all runs with Little's law, and returns the result with the median absolute error.

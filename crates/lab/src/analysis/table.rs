@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::{
-    Analysis, Figure, Judged, Metric, Point,
+    Analysis, Figure, Judged, LinkFigures, Metric, Point,
     build::said,
     compare::{Outcome, Overall, Row},
 };
@@ -42,6 +42,13 @@ pub fn summary(analysis: &Analysis) -> String {
     if head.runs_planned > 0 {
         let _ = writeln!(text, "{} of {} runs are valid", head.runs_valid, head.runs_total);
     }
+    for link in worst_links(analysis) {
+        let _ = writeln!(
+            text,
+            "path {}: the emulator used {:.1} us of CPU per packet and added {:.0} us (p50), {:.0} us (p99) of delay",
+            link.path, link.cpu_us_per_packet, link.added_delay_p50_us, link.added_delay_p99_us
+        );
+    }
     for Judged { what, total, failed } in &head.judged {
         let _ = writeln!(text, "{} of {total} {what}", *total as usize - failed.len());
         failed.iter().for_each(|failed| {
@@ -68,6 +75,19 @@ pub fn summary(analysis: &Analysis) -> String {
         let _ = writeln!(text, "~ rests on fewer than {} samples", super::BEYOND_MIN);
     }
     text
+}
+
+/// Returns the link with the largest delay by the emulator, for each path.
+fn worst_links(analysis: &Analysis) -> Vec<&LinkFigures> {
+    let mut worst: Vec<&LinkFigures> = Vec::new();
+    for link in analysis.points.iter().filter_map(|point| point.link.as_ref()) {
+        match worst.iter_mut().find(|known| known.path == link.path) {
+            Some(known) if known.added_delay_p99_us < link.added_delay_p99_us => *known = link,
+            Some(_) => {}
+            None => worst.push(link),
+        }
+    }
+    worst
 }
 
 fn cell(metric: Metric, figure: Option<&Figure>) -> String {

@@ -1,6 +1,8 @@
 //! The client side of a protocol on one connection, without the socket: bytes in, bytes out.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+
+use super::source::loopback_source;
 
 /// Client protocol on one connection. A state machine without sockets or clocks.
 pub trait Dialect: Send {
@@ -95,6 +97,11 @@ pub trait LoadTarget: Sync {
     /// Returns the address for connections that only publish.
     fn publish_address(&self) -> SocketAddr {
         self.address()
+    }
+
+    /// Returns the source address of connection `number` of the generator to `address`; `None`: the kernel chooses.
+    fn source(&self, address: SocketAddr, number: usize) -> Option<IpAddr> {
+        loopback_source(address, number)
     }
 
     /// Returns true if one connection can be [`Role::Both`]. Otherwise a client that publishes needs a second

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     os::fd::AsFd,
 };
 
@@ -12,8 +12,6 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{dialect::Dialect, thread_stats::Receiver};
 
-/// Maximum number of connections from one source address, well below the 28,232 ports that Linux offers for one.
-const PER_SOURCE: usize = 4000;
 /// Size of the kernel's send buffer of a publisher. In a larger buffer, publications counted as "sent" would wait
 /// for long.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
@@ -37,6 +35,8 @@ pub struct Link {
     pub dialect: Box<dyn Dialect>,
     pub state: State,
     pub socket: Option<Socket>,
+    /// Address from which the socket connects.
+    source: Option<IpAddr>,
     pub is_datagram: bool,
     /// Counter of connection attempts. Events of an earlier connection are ignored.
     pub generation: u32,
@@ -77,6 +77,7 @@ impl Link {
             dialect,
             state: State::Closed,
             socket: None,
+            source: None,
             is_datagram: false,
             generation: 0,
             due_ns: 0,
@@ -90,8 +91,8 @@ impl Link {
         }
     }
 
-    /// Starts to connect, as connection number `i` of the whole generator.
-    pub fn connect(&mut self, address: SocketAddr, i: usize) -> io::Result<()> {
+    /// Starts to connect. `source`: the address from which to connect, if the kernel is not to choose it.
+    pub fn connect(&mut self, address: SocketAddr, source: Option<IpAddr>) -> io::Result<()> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
@@ -101,7 +102,7 @@ impl Link {
         if self.publisher.is_some() {
             socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
         }
-        if let Some(source) = source(address, i) {
+        if let Some(source) = source {
             // The port is chosen by `connect`, which knows both ends of the connection. Otherwise `bind` would search
             // for a port that no other connection uses.
             setsockopt(&socket, IpBindAddressNoPort, &true)?;
@@ -113,16 +114,20 @@ impl Link {
             Err(error) => return Err(error),
         }
         self.socket = Some(socket);
+        self.source = source;
         self.is_datagram = false;
         self.state = State::Connecting;
         self.generation = self.generation.wrapping_add(1);
         Ok(())
     }
 
-    /// Replaces the socket with a UDP socket that is connected to this address.
+    /// Replaces the socket with a UDP socket that is connected to this address, from the same source address.
     pub fn turn(&mut self, to: SocketAddr) -> io::Result<()> {
         let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_nonblocking(true)?;
+        if let Some(source) = self.source {
+            socket.bind(&SocketAddr::from((source, 0)).into())?;
+        }
         socket.connect(&to.into())?;
         self.socket = Some(socket);
         self.is_datagram = true;
@@ -174,15 +179,4 @@ impl Link {
         self.out.drain(..sent);
         Ok(is_done)
     }
-}
-
-/// Returns the source address of connection `i`: 127.x.0.1 and following, because the ports of one address do not
-/// suffice. x depends on the process id, so that consecutive runs use different addresses. Only for loopback targets.
-fn source(address: SocketAddr, i: usize) -> Option<IpAddr> {
-    let IpAddr::V4(ip) = address.ip() else { return None };
-    let group = i / PER_SOURCE;
-    ip.is_loopback().then(|| {
-        let own = 1 + (std::process::id() % 250) as u8;
-        Ipv4Addr::new(127, own, (group / 250) as u8, 1 + (group % 250) as u8).into()
-    })
 }

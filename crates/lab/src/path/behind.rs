@@ -22,7 +22,7 @@ use nix::{
 
 use super::{
     cable::{open, reach_loopback},
-    emulator::{Emulator, End, Ends, Live, Report},
+    emulator::{Emulator, End, Ends, Live, Records, Report},
 };
 use crate::wire::namespace::{NEAR_DEVICE, enter, ip};
 
@@ -75,10 +75,11 @@ pub fn run(
             Ok((status?, report?))
         });
         if let Ok(near) = device.recv() {
-            let ends = Ends { near: End::Tun(near), far: End::Tun(far), far_address: Some(host) };
+            let ends = Ends { near: End::Tun(near), far: End::Tun(far), far_address: Some(host), bypass: None };
             let Options { config, traces, seed, log } = options;
+            let records = Records { log, activity: false };
             // The thread waits for the result, also if it is an error.
-            send_ready.send(Emulator::start(config, &traces, seed, ends, log)).ok();
+            send_ready.send(Emulator::start(config, &traces, seed, ends, records)).ok();
         }
         near.join().map_err(|_| anyhow!("the thread of the program died"))?
     })

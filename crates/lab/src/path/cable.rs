@@ -1,6 +1,7 @@
 //! Two TUN devices with a link between them.
 
 use std::{
+    net::Ipv4Addr,
     path::PathBuf,
     sync::{Mutex, PoisonError},
 };
@@ -9,8 +10,13 @@ use anyhow::{Context, ensure};
 use millrace_link::{Config, Traces};
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
-use super::emulator::{Emulator, End, Ends, Report};
-use crate::wire::namespace::{Cable, FAR, FAR_DEVICE, NEAR, NEAR_DEVICE, across, ip, up};
+use super::{
+    congestion,
+    emulator::{Emulator, End, Ends, Records, Report},
+};
+use crate::wire::namespace::{
+    BYPASS_FAR, BYPASS_NEAR, Cable, DEVICES, FAR, FAR_DEVICE, NEAR, NEAR_DEVICE, across, ip, up,
+};
 
 /// Packets that the kernel holds for the emulator. More are dropped, which
 /// [`namespace::drops`](crate::wire::namespace::drops) counts.
@@ -21,7 +27,9 @@ pub struct TunCable {
     config: Config,
     traces: Traces,
     seed: u64,
-    log: Option<PathBuf>,
+    records: Records,
+    /// TCP congestion control of both ends. `None`: the default of this machine.
+    congestion: Option<String>,
     near: Mutex<Option<SyncDevice>>,
     emulator: Mutex<Option<Emulator>>,
 }
@@ -29,7 +37,25 @@ pub struct TunCable {
 impl TunCable {
     /// With a `log`, all packets that leave the link are written to this file.
     pub fn new(config: Config, traces: Traces, seed: u64, log: Option<PathBuf>) -> Self {
-        Self { config, traces, seed, log, near: Mutex::default(), emulator: Mutex::default() }
+        let (near, emulator) = Default::default();
+        Self { config, traces, seed, records: Records { log, activity: false }, congestion: None, near, emulator }
+    }
+
+    /// Lets all TCP connections between the ends use this congestion control. See
+    /// [`congestion_control`](super::congestion_control) for its name.
+    pub fn with_congestion(self, algorithm: String) -> Self {
+        Self { congestion: Some(algorithm), ..self }
+    }
+
+    /// Returns the congestion control that was set. Empty: the default of this machine.
+    pub fn congestion(&self) -> &str {
+        self.congestion.as_deref().unwrap_or_default()
+    }
+
+    /// Records the packets of each device at the near end.
+    pub fn with_activity(mut self) -> Self {
+        self.records.activity = true;
+        self
     }
 
     /// Checks whether links between namespaces work on this machine.
@@ -52,6 +78,12 @@ impl TunCable {
 impl Cable for TunCable {
     fn plug_near(&self, _: i32) -> anyhow::Result<()> {
         let device = open(NEAR_DEVICE, &NEAR.to_string())?;
+        ip(&["addr", "add", &format!("{BYPASS_NEAR}/24"), "dev", NEAR_DEVICE])?;
+        // All addresses of the network belong to this end.
+        ip(&["route", "add", "local", DEVICES, "dev", "lo"])?;
+        if let Some(algorithm) = &self.congestion {
+            congestion::route(&network(NEAR), NEAR_DEVICE, NEAR, algorithm)?;
+        }
         *self.near.lock().unwrap_or_else(PoisonError::into_inner) = Some(device);
         Ok(())
     }
@@ -59,18 +91,35 @@ impl Cable for TunCable {
     fn plug_far(&self) -> anyhow::Result<()> {
         let far = open(FAR_DEVICE, &FAR.to_string())?;
         reach_loopback(FAR_DEVICE)?;
+        ip(&["addr", "add", &format!("{BYPASS_FAR}/24"), "dev", FAR_DEVICE])?;
+        ip(&["route", "add", DEVICES, "dev", FAR_DEVICE, "src", &FAR.to_string()])?;
+        if let Some(algorithm) = &self.congestion {
+            congestion::route(&network(NEAR), FAR_DEVICE, FAR, algorithm)?;
+            congestion::route(DEVICES, FAR_DEVICE, FAR, algorithm)?;
+        }
         let near =
             self.near.lock().unwrap_or_else(PoisonError::into_inner).take().context("the near end is missing")?;
         let emulator = Emulator::start(
             self.config.clone(),
             &self.traces,
             self.seed,
-            Ends { near: End::Tun(near), far: End::Tun(far), far_address: Some(FAR) },
-            self.log.clone(),
+            Ends {
+                near: End::Tun(near),
+                far: End::Tun(far),
+                far_address: Some(FAR),
+                bypass: Some((BYPASS_NEAR, BYPASS_FAR)),
+            },
+            self.records.clone(),
         )?;
         *self.emulator.lock().unwrap_or_else(PoisonError::into_inner) = Some(emulator);
         Ok(())
     }
+}
+
+/// Returns the network of 256 addresses that contains an address.
+fn network(address: Ipv4Addr) -> String {
+    let [a, b, c, _] = address.octets();
+    format!("{a}.{b}.{c}.0/24")
 }
 
 /// Opens a TUN device in the network namespace of this thread.

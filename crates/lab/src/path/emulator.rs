@@ -13,7 +13,7 @@ use std::{
         mpsc,
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, anyhow};
@@ -25,7 +25,12 @@ use rustix::{
 };
 use tun_rs::SyncDevice;
 
-use super::{ethernet, packet::IpPacket, pcapng::PcapNg};
+use super::{
+    activity::{Activity, DevicePacket},
+    ethernet,
+    packet::IpPacket,
+    pcapng::PcapNg,
+};
 use crate::{
     histogram::Histogram,
     recording::{Finding, LinkCounts, LinkRun},
@@ -77,19 +82,26 @@ pub struct Report {
     pub foreign: u64,
     /// Packets that a device refused.
     pub write_errors: u64,
+    /// Packets that took the way around the link.
+    pub bypassed: u64,
+    /// Time at which the link started. [`Activity`] counts from it.
+    pub started: Instant,
+    /// Packets of the devices at the near end, if they were recorded.
+    pub activity: Activity,
 }
 
 impl Report {
     /// CPU time of the emulator per packet that was handed to it.
     pub fn cpu_per_packet(&self) -> Duration {
-        let packets = self.up.received + self.down.received;
+        let packets = self.up.received + self.down.received + self.bypassed;
         Duration::from_nanos(self.cpu.as_nanos() as u64 / packets.max(1))
     }
 
     /// Returns the report as recordings contain it. `kernel_drops`: packets that the devices dropped.
-    pub fn link_run(&self, path: String, kernel_drops: u64) -> LinkRun {
+    pub fn link_run(&self, path: String, congestion: String, kernel_drops: u64) -> LinkRun {
         LinkRun {
             path,
+            congestion,
             up: counts(&self.up),
             down: counts(&self.down),
             cpu_us_per_packet: self.cpu_per_packet().as_secs_f64() * 1e6,
@@ -97,6 +109,7 @@ impl Report {
             late_p50_us: self.lateness.quantile_us(0.5).unwrap_or_default() as f64,
             late_p99_us: self.lateness.quantile_us(0.99).unwrap_or_default() as f64,
             kernel_drops: kernel_drops + self.write_errors,
+            readers: None,
         }
     }
 }
@@ -155,6 +168,9 @@ pub struct Ends {
     /// If set: address of the far end, which the link translates to 127.0.0.1, so that servers are reached that listen
     /// on loopback only. The far device must have `route_localnet`.
     pub far_address: Option<Ipv4Addr>,
+    /// Addresses at the near and the far end between which packets take the way around the link, without delay or
+    /// losses. The link translates the one of the far end, too.
+    pub bypass: Option<(Ipv4Addr, Ipv4Addr)>,
 }
 
 /// A device at one end of a link, and what it carries.
@@ -188,12 +204,22 @@ impl End {
     }
 }
 
+/// Records of single packets, in addition to the counters of a link.
+#[derive(Clone, Debug, Default)]
+pub struct Records {
+    /// File for all packets that leave the link (pcapng).
+    pub log: Option<PathBuf>,
+    /// Whether the report has the activity of the devices.
+    pub activity: bool,
+}
+
 impl Emulator {
-    /// Starts the thread. With a `log`, all packets that leave the link are written there.
+    /// Starts the thread.
     ///
     /// Errors: an invalid configuration, or the log cannot be created.
-    pub fn start(config: Config, traces: &Traces, seed: u64, ends: Ends, log: Option<PathBuf>) -> anyhow::Result<Self> {
+    pub fn start(config: Config, traces: &Traces, seed: u64, ends: Ends, records: Records) -> anyhow::Result<Self> {
         let link = Link::new(config, traces, seed)?;
+        let Records { log, activity } = records;
         let log = log.map(|path| -> anyhow::Result<_> {
             let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
             Ok(PcapNg::new(BufWriter::new(file), &["up", "down"])?)
@@ -201,7 +227,7 @@ impl Emulator {
         let log = log.transpose()?;
         let (stop, live) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Live::default())));
         let (commands, inbox) = mpsc::channel();
-        let worker = Worker { link, ends, log, stop: stop.clone(), inbox, live: live.clone() };
+        let worker = Worker { link, ends, log, has_activity: activity, stop: stop.clone(), inbox, live: live.clone() };
         let thread = std::thread::Builder::new().name("link".into()).spawn(move || worker.run())?;
         Ok(Self { thread, stop, commands, live })
     }
@@ -229,6 +255,7 @@ struct Worker {
     link: Link<IpPacket>,
     ends: Ends,
     log: Option<PcapNg<BufWriter<File>>>,
+    has_activity: bool,
     stop: Arc<AtomicBool>,
     inbox: mpsc::Receiver<(Config, Traces)>,
     live: Arc<Mutex<Live>>,
@@ -243,7 +270,7 @@ impl Worker {
             device.set_nonblocking(true)?;
             epoll::add(&epoll, device, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         }
-        let start = monotonic_ns();
+        let (start, started) = (monotonic_ns(), Instant::now());
         let now = || Time::from_ns(monotonic_ns() - start);
         let cpu_start = cpu();
         let mut report = Report {
@@ -254,6 +281,9 @@ impl Worker {
             wall: Duration::ZERO,
             foreign: 0,
             write_errors: 0,
+            bypassed: 0,
+            started,
+            activity: Activity::default(),
         };
         let mut buffer = vec![0; BUFFER_BYTES];
         let (mut last_release, mut looked) = (Time::ZERO, Time::ZERO);
@@ -265,7 +295,7 @@ impl Worker {
             }
             let current = now();
             while let Some((direction, release, packet)) = self.link.poll_output(current) {
-                self.write(direction, release, packet, &mut report)?;
+                self.write(direction, (release, current), packet, &mut report)?;
                 report.lateness.record_ns(now().since(release).as_nanos() as u64);
                 last_release = current;
             }
@@ -304,22 +334,14 @@ impl Worker {
 
     /// Reads packets that go in a direction. Returns true if there may be more.
     fn read(&mut self, direction: Direction, buffer: &mut [u8], now: Time, report: &mut Report) -> io::Result<bool> {
-        let end = match direction {
-            Direction::Up => &self.ends.near,
-            Direction::Down => &self.ends.far,
-        };
         for _ in 0..READS_MAX {
+            let end = match direction {
+                Direction::Up => &self.ends.near,
+                Direction::Down => &self.ends.far,
+            };
             match end.device().recv(buffer) {
                 Ok(length) => match end.packet(&buffer[..length]) {
-                    Some(mut packet) => {
-                        if let Some(address) = self.ends.far_address
-                            && direction == Direction::Down
-                            && packet.source() == Ipv4Addr::LOCALHOST
-                        {
-                            packet.set_source(address);
-                        }
-                        self.link.handle_input(direction, packet, now);
-                    }
+                    Some(packet) => self.accept(direction, packet, now, report),
                     None => report.foreign += 1,
                 },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
@@ -330,26 +352,69 @@ impl Worker {
         Ok(true)
     }
 
+    /// Hands a packet to the link, or lets it take the way around the link.
+    fn accept(&mut self, direction: Direction, mut packet: IpPacket, now: Time, report: &mut Report) {
+        let is_local = direction == Direction::Down && packet.source() == Ipv4Addr::LOCALHOST;
+        if let Some((near, far)) = self.ends.bypass {
+            let is_bypassed = match direction {
+                Direction::Up => packet.destination() == far,
+                Direction::Down => packet.destination() == near,
+            };
+            if is_bypassed {
+                match direction {
+                    Direction::Up => packet.set_destination(Ipv4Addr::LOCALHOST),
+                    Direction::Down if is_local => packet.set_source(far),
+                    Direction::Down => {}
+                }
+                report.bypassed += 1;
+                return self.send(direction, &packet, report);
+            }
+        }
+        if let Some(address) = self.ends.far_address.filter(|_| is_local) {
+            packet.set_source(address);
+        }
+        if direction == Direction::Up {
+            self.record(direction, packet.source(), &packet, now, report);
+        }
+        self.link.handle_input(direction, packet, now);
+    }
+
+    fn record(&self, direction: Direction, device: Ipv4Addr, packet: &IpPacket, at: Time, report: &mut Report) {
+        if self.has_activity {
+            let bytes = packet.as_bytes().len() as u16;
+            report.activity.record(DevicePacket { at, device, direction, bytes });
+        }
+    }
+
+    /// Writes a packet that the link has released, at the time `now`.
     fn write(
         &mut self,
         direction: Direction,
-        release: Time,
+        (release, now): (Time, Time),
         mut packet: IpPacket,
         report: &mut Report,
     ) -> io::Result<()> {
         if let Some(log) = &mut self.log {
             log.packet(direction as u32, release.ns(), packet.as_bytes(), "")?;
         }
+        match direction {
+            Direction::Up if Some(packet.destination()) == self.ends.far_address => {
+                packet.set_destination(Ipv4Addr::LOCALHOST);
+            }
+            Direction::Up => {}
+            Direction::Down => self.record(direction, packet.destination(), &packet, now, report),
+        }
+        self.send(direction, &packet, report);
+        Ok(())
+    }
+
+    fn send(&self, direction: Direction, packet: &IpPacket, report: &mut Report) {
         let end = match direction {
             Direction::Up => &self.ends.far,
             Direction::Down => &self.ends.near,
         };
-        if direction == Direction::Up && Some(packet.destination()) == self.ends.far_address {
-            packet.set_destination(Ipv4Addr::LOCALHOST);
-        }
         // A device refuses packets when its namespace has ended or its queue is full; the kernel counts neither.
-        report.write_errors += u64::from(end.send(&packet).is_err());
-        Ok(())
+        report.write_errors += u64::from(end.send(packet).is_err());
     }
 
     fn publish(&self, now: Time) {

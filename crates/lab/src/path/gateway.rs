@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::{
     cable::{open, open_port},
-    emulator::{Emulator, End, Ends, Report},
+    emulator::{Emulator, End, Ends, Records, Report},
     packet_forwarder::PacketForwarder,
 };
 use crate::wire::namespace::{Namespace, drops, ip};
@@ -110,10 +110,10 @@ impl GatewayNetwork {
         };
         let [wifi, mobile] = links;
         let traces = Traces::default();
-        let ends = Ends { near, far: middle_near, far_address: None };
-        let wifi = Emulator::start(wifi, &traces, seed, ends, None)?;
-        let ends = Ends { near: middle_far, far, far_address: None };
-        let mobile = Emulator::start(mobile, &traces, seed.wrapping_add(1), ends, None)?;
+        let ends = Ends { near, far: middle_near, far_address: None, bypass: None };
+        let wifi = Emulator::start(wifi, &traces, seed, ends, Records::default())?;
+        let ends = Ends { near: middle_far, far, far_address: None, bypass: None };
+        let mobile = Emulator::start(mobile, &traces, seed.wrapping_add(1), ends, Records::default())?;
         Ok(Self { devices, gateway, servers, wifi, mobile, forwarder })
     }
 

@@ -4,9 +4,11 @@
 //! veth pair. One thread reads the packets of both TUN devices and lets them pass the link ([`emulator`]). It needs
 //! root and `/dev/net/tun`. A [`gateway`] connects two links in a row.
 
+pub mod activity;
 pub mod behind;
 pub mod cable;
 pub mod check;
+mod congestion;
 pub mod emulator;
 mod ethernet;
 pub mod gateway;
@@ -16,6 +18,7 @@ pub mod pcapng;
 mod settings;
 
 pub use cable::TunCable;
+pub use congestion::congestion_control;
 pub use emulator::{Emulator, Report};
 pub use packet::IpPacket;
 pub use settings::PathSettings;

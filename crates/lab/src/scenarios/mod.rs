@@ -16,6 +16,7 @@
 //!
 //! [quick]                                        # values that differ in a form: quick, full, thesis
 //! clients = [10]
+//! only = ["cores"]                               # only if not all parts are run in this form
 //! [quick.parts.cores]                            # values that differ in one part of a form
 //! bytes = [100]
 //! ```
@@ -34,6 +35,7 @@ pub mod carcare_wire;
 mod karadogan_forwarding;
 mod karadogan_gateway;
 mod karadogan_topologies;
+mod networks;
 mod somogyi_tls;
 
 use crate::{nearest::nearest, sweep::Scenario};
@@ -66,6 +68,7 @@ pub static SCENARIOS: &[Scenario] = &[
         include_str!("carcare_reliability/scenario.toml"),
         &carcare_reliability::CarcareReliability,
     ),
+    Scenario::sweep("networks", include_str!("networks/scenario.toml")).with(networks::tables),
     Scenario::sweep("somogyi-tls", include_str!("somogyi_tls/scenario.toml")).with(somogyi_tls::tables),
     Scenario::sweep("muller-pingpong", include_str!("muller_pingpong/scenario.toml")),
     Scenario::sweep("connections", include_str!("connections/scenario.toml")),

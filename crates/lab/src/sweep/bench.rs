@@ -6,20 +6,24 @@ use std::{
     fmt,
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, ensure};
-use millrace_link::{Config, Traces};
+use millrace_link::Traces;
 
-use super::{Event, Job, Machine, Store, View};
+use super::{
+    Event, Job, Machine, Store, View,
+    reader_traffic::{self, Window},
+};
 use crate::{
     judged::judged,
     load::{self, Plan},
     observe::Watch,
-    path::TunCable,
-    recording::{Finding, Form, Run, Table},
+    path::{Report, TunCable, activity::PACKETS_MAX, congestion_control},
+    recording::{Finding, Form, PhaseName, ReaderTraffic, Run, Table},
     slo::Slo,
-    targets::{Endpoint, Options, Server},
+    targets::{Endpoint, Options, PublisherPlace, Server},
     wire::namespace::{self, FAR_DEVICE, NEAR_DEVICE},
     wire_cost::WireCostReport,
 };
@@ -173,7 +177,11 @@ impl Bench<'_> {
         let placement = self.machine.place(job.factors.server_cpus as usize, p.threads);
         let name = &job.name;
         let reused = self.kept.iter().position(|(of, cpus, _)| of == name && *cpus == job.factors.server_cpus);
-        let options = self.options(name, &placement.server_cpus);
+        let mut link = p.path.config()?;
+        let congestion = link.as_ref().map(|_| congestion_control(&p.congestion)).transpose()?.unwrap_or_default();
+        let no_link = link.as_ref().and_then(|_| TunCable::check().err());
+        let mut options = self.options(name, &placement.server_cpus);
+        options.public_address = (link.is_some() && no_link.is_none()).then_some(namespace::FAR);
         let start = || job.target.start(&options).with_context(|| format!("target {name} does not start"));
         let plan = Plan {
             cpus: placement.generator_cpus.clone(),
@@ -182,10 +190,7 @@ impl Bench<'_> {
             ..p.plan(&job.factors)
         };
         let mut run = Run { target_version: self.version(name).to_owned(), placement, ..job.run() };
-        let mut link = p.path.config()?;
-        if link.is_some()
-            && let Err(error) = TunCable::check()
-        {
+        if let Some(error) = no_link {
             link = None;
             run.validity.push(Finding {
                 code: "no_link".into(),
@@ -194,7 +199,10 @@ impl Bench<'_> {
             });
         }
         let mut server = match link {
-            Some(config) => self.load_over(config, &mut run, &plan, job, start)?,
+            Some(config) => {
+                let cable = TunCable::new(config, Traces::default(), plan.seed, None).with_activity();
+                self.load_over(cable.with_congestion(congestion), &mut run, &plan, job, start)?
+            }
             None => {
                 let server = reused.map_or_else(start, |index| Ok(self.kept.swap_remove(index).2))?;
                 self.load(&mut run, &plan, job, &server);
@@ -229,34 +237,57 @@ impl Bench<'_> {
     /// Starts the server at the far end of an emulated link, and loads it from the near end.
     fn load_over(
         &mut self,
-        config: Config,
+        cable: TunCable,
         run: &mut Run,
         plan: &Plan,
         job: &Job,
         start: impl FnOnce() -> anyhow::Result<Server> + Send,
     ) -> anyhow::Result<Server> {
-        let cable = TunCable::new(config, Traces::default(), plan.seed, None);
-        let (server, drops) = namespace::across(&cable, start, |mut server| {
-            server.move_to(namespace::FAR);
-            self.load(run, plan, job, &server);
+        let parameters = &job.parameters;
+        let publishers = match parameters.publisher {
+            PublisherPlace::Clients => namespace::FAR,
+            PublisherPlace::Server => namespace::BYPASS_FAR,
+        };
+        let congestion = cable.congestion().to_owned();
+        let (server, started, drops) = namespace::across(&cable, start, |mut server| {
+            server.move_to(namespace::FAR, publishers);
+            let started = self.load(run, plan, job, &server);
             // A server that has died is a finding of its own.
             let far = server.root_pids().first().and_then(|pid| namespace::drops(Some(*pid), FAR_DEVICE).ok());
             let drops = namespace::drops(None, NEAR_DEVICE)? + far.unwrap_or_default();
-            Ok((server, drops))
+            Ok((server, started, drops))
         })?;
         let report = cable.finish()?;
-        let link = report.link_run(job.parameters.path.name(), drops);
+        let mut link = report.link_run(parameters.path.name(), congestion, drops);
         run.validity.extend(link.findings());
+        if let Some(started) = started {
+            link.readers = traffic_of_readers(run, plan, job, &report, started)?;
+            if link.readers.is_none() {
+                run.validity.push(Finding {
+                    code: "long_activity".into(),
+                    detail: format!("bytes and energy of the readers are unknown after {PACKETS_MAX} packets"),
+                    invalidates: false,
+                });
+            }
+        }
         run.link = Some(link);
         Ok(server)
     }
 
-    fn load(&mut self, run: &mut Run, plan: &Plan, job: &Job, server: &Server) {
+    /// Loads the server and fills in the run. Returns the time from which the times of the run count, or `None` if the
+    /// run failed.
+    fn load(&mut self, run: &mut Run, plan: &Plan, job: &Job, server: &Server) -> Option<Instant> {
         let (stop, view) = (self.stop, &mut *self.view);
-        let metrics = job.target.metrics().map(|path| (server.address, path));
-        let endpoint =
-            Endpoint { target: job.target, transport: job.transport, server, poll_every: job.parameters.poll_every };
-        let mut make = || -> anyhow::Result<()> {
+        let is_far = server.address.ip() == namespace::FAR;
+        // Metrics do not pass the link: their packets would take its rate and keep its radio active.
+        let from = if is_far { namespace::BYPASS_FAR.into() } else { server.address.ip() };
+        let metrics = job.target.metrics().map(|path| ((from, server.address.port()).into(), path));
+        let mut endpoint = Endpoint::new(job.target, job.transport, server, job.parameters.poll_every)
+            .with_publisher(job.parameters.publisher);
+        if is_far {
+            endpoint = endpoint.with_devices(namespace::device);
+        }
+        let mut make = || -> anyhow::Result<Instant> {
             let mut watch = Watch::start(&server.root_pids(), metrics)?;
             let outcome = load::run_seen(
                 plan,
@@ -271,12 +302,35 @@ impl Bench<'_> {
             (run.phases, run.seconds, run.validity) = (outcome.phases, outcome.seconds, outcome.validity);
             seen.fill_in(&mut run.phases, &mut run.seconds);
             run.validity.extend(seen.findings(&run.phases));
-            Ok(())
+            Ok(outcome.started)
         };
-        if let Err(error) = make() {
-            run.validity.push(Finding { code: "failed".into(), detail: format!("{error:#}"), invalidates: true });
+        match make() {
+            Ok(started) => Some(started),
+            Err(error) => {
+                run.validity.push(Finding { code: "failed".into(), detail: format!("{error:#}"), invalidates: true });
+                None
+            }
         }
     }
+}
+
+/// Returns the traffic of the readers during the test of a run; `None` if the link had too many packets to record.
+fn traffic_of_readers(
+    run: &Run,
+    plan: &Plan,
+    job: &Job,
+    report: &Report,
+    started: Instant,
+) -> anyhow::Result<Option<ReaderTraffic>> {
+    let (Some(test), Some(packets)) = (run.phase(PhaseName::Test), report.activity.packets()) else { return Ok(None) };
+    let offset = started.saturating_duration_since(report.started);
+    let at = |seconds: f64| offset + Duration::from_secs_f64(seconds);
+    let radio = job.parameters.radio()?;
+    let readers = (0..plan.clients).map(namespace::device);
+    let start = at(test.start_s);
+    // The first publication is due a little after the start of the phase.
+    let window = Window { start, end: start + plan.test, drained: at(test.drained_s) };
+    Ok(Some(reader_traffic::traffic(packets, readers, window, radio.as_ref())))
 }
 
 fn check(stop: &AtomicBool) -> anyhow::Result<()> {

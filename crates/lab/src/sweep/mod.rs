@@ -12,6 +12,7 @@ mod design;
 mod job;
 mod machine;
 mod parameters;
+mod reader_traffic;
 mod request;
 mod scenario;
 mod settings;

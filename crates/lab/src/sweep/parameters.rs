@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    energy::{Radio, Radios},
     load::{Arrivals, Plan, Rate, Shape},
     path::PathSettings,
     recording::{Factors, Load, LoadUnit},
-    targets::Transport,
+    targets::{PublisherPlace, Transport},
 };
 
 /// Parameters of one part of a sweep. Lists are factors: all combinations of them are run.
@@ -63,6 +64,13 @@ pub struct Parameters {
     pub fresh_server: bool,
     /// Emulated link between the clients and the server. By default, both use loopback.
     pub path: PathSettings,
+    /// TCP congestion control of both ends of the path. Empty: the default of this machine.
+    pub congestion: String,
+    /// Place of the publishers: at the clients' end of the path, or at the server's.
+    pub publisher: PublisherPlace,
+    /// Radio of the clients on the path, whose energy is computed. Empty: none. The file
+    /// `crates/lab/src/energy/radios.toml` has the names.
+    pub radio: String,
 }
 
 /// A factor along which results are drawn.
@@ -99,6 +107,9 @@ impl Default for Parameters {
             repeats: 5,
             fresh_server: true,
             path: PathSettings::default(),
+            congestion: String::new(),
+            publisher: PublisherPlace::Clients,
+            radio: String::new(),
         }
     }
 }
@@ -120,7 +131,25 @@ impl Parameters {
         ensure!((1..=1000).contains(&self.repeats), "repeats: 1 to 1,000");
         ensure!(self.server_cpus.iter().all(|cpus| *cpus > 0), "server_cpus: at least 1");
         ensure!(!self.poll_every.is_zero(), "poll_every: not zero");
-        self.path.config_without_trace().map(drop)
+        self.path.config_without_trace()?;
+        let is_beside_server = self.publisher == PublisherPlace::Server;
+        let has_publishers = matches!(self.shape, Shape::Broadcast | Shape::Pairs | Shape::Storm);
+        ensure!(
+            has_publishers || !is_beside_server,
+            "publisher = \"server\": the clients of this shape publish themselves"
+        );
+        self.radio()?;
+        Ok(())
+    }
+
+    /// Returns the model of the clients' radio, if there is one.
+    ///
+    /// Errors: no radio has this name.
+    pub fn radio(&self) -> anyhow::Result<Option<Radio>> {
+        match self.radio.as_str() {
+            "" => Ok(None),
+            name => Ok(Some(Radios::load(None)?.find(name).context("radio")?.clone())),
+        }
     }
 
     /// Returns all combinations of the factors' values.

@@ -17,6 +17,9 @@ pub struct Settings {
 /// Parameter whose value is a table, so that single keys of it can be set.
 const PATH: &str = "path";
 
+/// Key of a form, and of `--set`: the parts that are run. Without it, all parts are run.
+const ONLY: &str = "only";
+
 /// Allowed top-level keys of a scenario file. The first four are read by [`About`](super::About).
 const TABLES: [&str; 9] = ["title", "summary", "source", "rows", "parameters", "parts", "quick", "full", "thesis"];
 
@@ -40,8 +43,9 @@ impl Settings {
             Kind::Experiment(_) => table(file, "parameters")?,
         };
         let form_table = table(file, form.name())?;
-        let no_parts = |mut table: Table| {
+        let values = |mut table: Table| {
             table.remove("parts");
+            table.remove(ONLY);
             table
         };
         let (file_parts, form_parts) = (table(file, "parts")?, table(&form_table, "parts")?);
@@ -49,16 +53,20 @@ impl Settings {
         let names: Vec<String> =
             if file_parts.is_empty() { vec![String::new()] } else { file_parts.keys().cloned().collect() };
         known_part(form_parts.keys(), &names)?;
+        let only = parts_to_run(&form_table, sets, &names)?;
         let mut parts = BTreeMap::new();
         for name in &names {
             let mut all = base.clone();
             overlay(&mut all, &table(&file_parts, name)?)?;
-            overlay(&mut all, &no_parts(form_table.clone()))?;
+            overlay(&mut all, &values(form_table.clone()))?;
             overlay(&mut all, &table(&form_parts, name)?)?;
             parts.insert(name.clone(), all);
         }
-        for (key, text) in sets {
+        for (key, text) in sets.iter().filter(|(key, _)| key != ONLY) {
             let (chosen, key) = chosen(key, &names)?;
+            if let [name] = chosen {
+                ensure!(only.contains(name), "part {name} is not run here; --set {ONLY}={name} chooses it");
+            }
             let below = path_key(key);
             let parameter = below.map_or(key, |_| PATH);
             for name in chosen {
@@ -72,6 +80,7 @@ impl Settings {
                 all.insert(parameter.to_owned(), value.with_context(|| format!("{key}={text}"))?);
             }
         }
+        parts.retain(|name, _| only.contains(name));
         Ok(Settings { parts })
     }
 
@@ -101,6 +110,19 @@ impl Settings {
     pub fn from_json(json: &serde_json::Value) -> anyhow::Result<Settings> {
         Ok(Settings { parts: serde_json::from_value(json.clone())? })
     }
+}
+
+/// Returns the parts that are run: those of the last `--set only=A,B`, of the form, or all.
+fn parts_to_run(form: &Table, sets: &[(String, String)], names: &[String]) -> anyhow::Result<Vec<String>> {
+    let typed = sets.iter().rev().find(|(key, _)| key == ONLY);
+    let only: Vec<String> = match (typed, form.get(ONLY)) {
+        (Some((_, text)), _) => text.split(',').map(|name| name.trim().to_owned()).collect(),
+        (None, Some(list)) => list.clone().try_into().with_context(|| format!("{ONLY} is a list of parts"))?,
+        (None, None) => return Ok(names.to_vec()),
+    };
+    ensure!(!only.is_empty(), "{ONLY} has no part");
+    known_part(&only, names).context(ONLY)?;
+    Ok(only)
 }
 
 /// Splits `PART.KEY`. Without a part, all parts are chosen. A key below [`PATH`] contains dots itself.
@@ -205,6 +227,28 @@ mod tests {
         assert_eq!((&quick["a"].clients, &quick["b"].clients), (&vec![9], &vec![7]));
         assert_eq!(quick["b"].each_per_s, [1.0, 2.5]);
         assert_eq!(read(Form::Quick, &[]).unwrap()["b"].clients, [8]);
+    }
+
+    #[test]
+    fn form_and_user_choose_the_parts_that_are_run() {
+        let file = FILE.replace("[quick]", "[quick]\nonly = [\"b\"]").parse().unwrap();
+        let read = |form, sets: &[(&str, &str)]| {
+            let sets: Vec<_> = sets.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+            let settings = Settings::of(&file, &SWEEP, form, &sets)?;
+            anyhow::Ok(settings.parts.into_keys().collect::<Vec<_>>().join(","))
+        };
+        assert_eq!(read(Form::Full, &[]).unwrap(), "a,b");
+        assert_eq!(read(Form::Quick, &[("b.clients", "3")]).unwrap(), "b");
+        assert_eq!(read(Form::Quick, &[("only", "b"), ("only", "a"), ("a.clients", "3")]).unwrap(), "a");
+        assert_eq!(read(Form::Full, &[("only", "b, a")]).unwrap(), "a,b");
+        for (sets, says) in [
+            (("only", "c"), "only: no part c"),
+            (("only", ""), "only: no part "),
+            (("a.clients", "3"), "part a is not run here; --set only=a chooses it"),
+        ] {
+            let error = format!("{:#}", read(Form::Quick, &[sets]).unwrap_err());
+            assert!(error.contains(says), "{sets:?}: {error}");
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::nearest::nearest;
 pub use millrace::start_gateway;
 pub use options::Options;
 pub use process::{Ready, Server, free_address};
-pub use target::{ClientOptions, Endpoint, Target, TlsTarget};
+pub use target::{ClientOptions, Endpoint, PublisherPlace, Target, TlsTarget};
 pub use transports::{OVER_TCP, Transport, check_over_tcp, parse_transport};
 
 /// All targets, in the order in which they are listed.

@@ -1,6 +1,6 @@
 //! Options to start a target.
 
-use std::path::PathBuf;
+use std::{net::Ipv4Addr, path::PathBuf};
 
 /// Options to start a target.
 #[derive(Clone, Debug)]
@@ -15,11 +15,14 @@ pub struct Options {
     pub descriptors: u64,
     /// Additional arguments of the program.
     pub arguments: Vec<String>,
+    /// Address at which clients reach the server, if it is not its own.
+    pub public_address: Option<Ipv4Addr>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cpus: Vec::new(), binary: None, cache: cache(), descriptors: 0, arguments: Vec::new() }
+        let (cpus, arguments) = Default::default();
+        Self { cpus, binary: None, cache: cache(), descriptors: 0, arguments, public_address: None }
     }
 }
 

@@ -99,12 +99,12 @@ impl Server {
         }
     }
 
-    /// Replaces the addresses of the server, because its clients reach it over an emulated link.
-    pub fn move_to(&mut self, address: Ipv4Addr) {
-        self.address.set_ip(address.into());
-        if let Some(publish) = &mut self.publish_address {
-            publish.set_ip(address.into());
-        }
+    /// Replaces the addresses at which clients and publishers reach the server, because they are at the other end of
+    /// an emulated link.
+    pub fn move_to(&mut self, clients: Ipv4Addr, publishers: Ipv4Addr) {
+        let port = self.publish_address.unwrap_or(self.address).port();
+        self.address.set_ip(clients.into());
+        self.publish_address = Some((publishers, port).into());
     }
 
     /// Marks the server as having child processes, so that it gets time to end them.

@@ -1,9 +1,15 @@
 //! The interface to a server under test, and one running server as the target of a load.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
 
 use super::{Options, Server, Transport};
-use crate::load::{Dialect, LoadTarget, Role};
+use crate::load::{Dialect, LoadTarget, Role, loopback_source};
 
 /// One kind of server under test.
 pub trait Target: Sync {
@@ -54,12 +60,51 @@ pub struct ClientOptions<'a> {
     pub poll_every: Duration,
 }
 
+/// Place of the connections that only publish.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PublisherPlace {
+    /// Beside the clients: publications pass the link to the server, over the transport of the run.
+    #[default]
+    Clients,
+    /// Beside the server, like a back end: publications do not pass the link. They use HTTP for every transport, if the
+    /// target accepts them over HTTP.
+    Server,
+}
+
 /// A running server with one of its transports, as the target of a load.
 pub struct Endpoint<'a> {
-    pub target: &'static dyn Target,
-    pub transport: Transport,
-    pub server: &'a Server,
-    pub poll_every: Duration,
+    target: &'static dyn Target,
+    transport: Transport,
+    server: &'a Server,
+    poll_every: Duration,
+    publisher: PublisherPlace,
+    device: Option<fn(usize) -> Ipv4Addr>,
+}
+
+impl<'a> Endpoint<'a> {
+    /// `poll_every`: poll interval; only used for polling.
+    pub fn new(target: &'static dyn Target, transport: Transport, server: &'a Server, poll_every: Duration) -> Self {
+        Self { target, transport, server, poll_every, publisher: PublisherPlace::Clients, device: None }
+    }
+
+    pub fn with_publisher(self, publisher: PublisherPlace) -> Self {
+        Self { publisher, ..self }
+    }
+
+    /// Gives each connection to the server's address the source address that `device` returns for its number.
+    pub fn with_devices(self, device: fn(usize) -> Ipv4Addr) -> Self {
+        Self { device: Some(device), ..self }
+    }
+
+    fn transport_of(&self, role: Role) -> Transport {
+        let over_http =
+            || self.target.transports().iter().copied().find(|transport| !self.target.is_duplex(*transport));
+        match (role, self.publisher) {
+            (Role::Publisher, PublisherPlace::Server) => over_http().unwrap_or(self.transport),
+            _ => self.transport,
+        }
+    }
 }
 
 impl LoadTarget for Endpoint<'_> {
@@ -71,11 +116,18 @@ impl LoadTarget for Endpoint<'_> {
         self.server.publish_address.unwrap_or(self.server.address)
     }
 
+    fn source(&self, address: SocketAddr, number: usize) -> Option<IpAddr> {
+        match self.device {
+            Some(device) => (address.ip() == self.server.address.ip()).then(|| device(number).into()),
+            None => loopback_source(address, number),
+        }
+    }
+
     fn is_duplex(&self) -> bool {
         self.target.is_duplex(self.transport)
     }
 
     fn dialect(&self, role: Role, channel: &str) -> Box<dyn Dialect> {
-        self.target.dialect(self.transport, &ClientOptions { role, channel, poll_every: self.poll_every })
+        self.target.dialect(self.transport_of(role), &ClientOptions { role, channel, poll_every: self.poll_every })
     }
 }

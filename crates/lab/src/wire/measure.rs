@@ -96,7 +96,7 @@ pub fn each(
     thread::scope(|scope| {
         let one = |transport| {
             // Polls are sent on demand, so the timer interval is longer than the measurement.
-            let endpoint = Endpoint { target, transport, server, poll_every: Duration::from_secs(86_400) };
+            let endpoint = Endpoint::new(target, transport, server, Duration::from_secs(86_400));
             measure(transport, &endpoint, plan).with_context(|| format!("{transport}\n{}", server.log_tail()))
         };
         let begun: Vec<_> = transports.iter().map(|transport| scope.spawn(move || one(*transport))).collect();

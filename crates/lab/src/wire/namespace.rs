@@ -13,6 +13,13 @@ use nix::sched::{CloneFlags, unshare};
 /// Addresses of the near end (the client) and the far end (the server).
 pub const NEAR: Ipv4Addr = Ipv4Addr::new(10, 213, 0, 1);
 pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 213, 0, 2);
+/// Addresses of a way around an emulated link, for a client that is near the server.
+pub const BYPASS_NEAR: Ipv4Addr = Ipv4Addr::new(10, 213, 1, 1);
+pub const BYPASS_FAR: Ipv4Addr = Ipv4Addr::new(10, 213, 1, 2);
+/// Network of the devices at the near end of an emulated link: each client is a device with an address of its own.
+pub const DEVICES: &str = "10.214.0.0/16";
+/// Number of addresses that [`device`] returns.
+const DEVICES_MAX: usize = 65_000;
 pub const MTU: u32 = 1500;
 /// Names of the devices at both ends.
 pub const NEAR_DEVICE: &str = "near";
@@ -113,6 +120,11 @@ impl Namespace {
     }
 }
 
+/// Returns the address of client `i` at an emulated link. Clients share addresses from the 65,001st on.
+pub fn device(i: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 214, 0, 1).to_bits() + (i % DEVICES_MAX) as u32)
+}
+
 /// Checks whether [`across`] works on this machine.
 ///
 /// Errors: no root privileges, missing capabilities (in a container), or no `ip`.
@@ -157,6 +169,12 @@ pub(crate) fn ip(arguments: &[&str]) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_client_is_a_device_of_the_network() {
+        assert_eq!((device(0), device(299)), (Ipv4Addr::new(10, 214, 0, 1), Ipv4Addr::new(10, 214, 1, 44)));
+        assert_eq!((device(64_999), device(65_000)), (Ipv4Addr::new(10, 214, 253, 232), device(0)));
+    }
 
     #[test]
     fn drops_of_a_device_are_the_sum_of_both_directions() {

@@ -9,10 +9,10 @@ use std::{
 };
 
 use millrace_lab::{
-    path::{TunCable, behind},
+    path::{TunCable, behind, congestion_control},
     wire::namespace,
 };
-use millrace_link::{Cause, Config, PipeConfig, Probability, Traces};
+use millrace_link::{Cause, Config, Direction, PipeConfig, Probability, Traces};
 
 fn is_possible() -> bool {
     match TunCable::check() {
@@ -122,6 +122,100 @@ fn program_that_must_stop_is_ended() {
     let (stop, started) = (AtomicBool::new(true), Instant::now());
     let (status, _) = behind::run(options, program, &stop, |_| {}, |_| {}).expect("it ran");
     assert!(!status.success() && started.elapsed() < Duration::from_secs(30), "{status}");
+}
+
+#[test]
+fn both_ends_of_a_connection_use_the_congestion_control() {
+    if !is_possible() {
+        return;
+    }
+    // Every kernel has reno.
+    for name in ["reno", "cubic"] {
+        let Ok(algorithm) = congestion_control(name) else {
+            eprintln!("SKIPPED: this kernel has no {name}");
+            continue;
+        };
+        let cable = TunCable::new(Config::default(), Traces::default(), 1, None).with_congestion(algorithm);
+        let start = || Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
+        let used = namespace::across(&cable, start, |listener| {
+            let port = listener.local_addr()?.port();
+            let mut used = Vec::new();
+            for source in [namespace::NEAR, namespace::device(7)] {
+                let near = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+                near.bind(&std::net::SocketAddr::from((source, 0)).into())?;
+                near.connect(&std::net::SocketAddr::from((namespace::FAR, port)).into())?;
+                let (far, from) = listener.accept()?;
+                assert_eq!(from.ip(), source);
+                used.extend([near.tcp_congestion()?, socket2::SockRef::from(&far).tcp_congestion()?]);
+            }
+            Ok(used)
+        });
+        let used = used.expect("four sockets");
+        let used: Vec<_> = used.iter().map(|name| String::from_utf8_lossy(name)).collect();
+        assert!(used.len() == 4 && used.iter().all(|used| used.trim_end_matches('\0') == name), "{used:?}");
+    }
+    let error = congestion_control("vegaz").expect_err("no kernel has it").to_string();
+    assert!(error.contains("vegaz") && error.contains("reno"), "{error}");
+}
+
+#[test]
+fn bypass_has_neither_delay_nor_losses_and_is_not_counted() {
+    if !is_possible() {
+        return;
+    }
+    let pipe = PipeConfig { delay: Duration::from_secs(1), loss: Probability::ONE, ..PipeConfig::default() };
+    let config = Config { up: pipe.clone(), down: pipe, ..Config::default() };
+    let cable = TunCable::new(config, Traces::default(), 1, None).with_activity();
+    let start = || Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
+    let greeting = namespace::across(&cable, start, |listener| {
+        let mut near = TcpStream::connect((namespace::BYPASS_FAR, listener.local_addr()?.port()))?;
+        let (mut far, from) = listener.accept()?;
+        assert_eq!(from.ip(), namespace::BYPASS_NEAR);
+        far.write_all(b"hello")?;
+        let mut greeting = [0; 5];
+        near.read_exact(&mut greeting)?;
+        Ok(greeting)
+    });
+    assert_eq!(&greeting.expect("a greeting"), b"hello");
+    let report = cable.finish().expect("a report");
+    assert_eq!((report.up.received, report.down.received), (0, 0));
+    assert!(report.bypassed >= 4, "a handshake and a message: {report:?}");
+    assert_eq!(report.activity.packets(), Some(&[][..]));
+}
+
+#[test]
+fn activity_has_sent_and_received_packets_of_each_device() {
+    if !is_possible() {
+        return;
+    }
+    let cable = TunCable::new(delayed(Duration::from_millis(20)), Traces::default(), 1, None).with_activity();
+    let start = || {
+        let far = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 7001))?;
+        far.set_read_timeout(Some(Duration::from_secs(5)))?;
+        Ok(far)
+    };
+    let done = namespace::across(&cable, start, |far| {
+        let mut buffer = [0; 200];
+        for (number, bytes) in [(0, 100), (1, 50)] {
+            let near = std::net::UdpSocket::bind((namespace::device(number), 0))?;
+            near.set_read_timeout(Some(Duration::from_secs(5)))?;
+            near.send_to(&buffer[..bytes], (namespace::FAR, 7001))?;
+            let (_, from) = far.recv_from(&mut buffer)?;
+            far.send_to(&buffer[..10], from)?;
+            near.recv(&mut buffer)?;
+        }
+        Ok(())
+    });
+    done.expect("two round trips");
+    let report = cable.finish().expect("a report");
+    let packets = report.activity.packets().expect("few packets");
+    // IP and UDP headers are 28 bytes.
+    let seen: Vec<_> = packets.iter().map(|packet| (packet.device, packet.direction, packet.bytes)).collect();
+    let (first, second) = (namespace::device(0), namespace::device(1));
+    let [up, down] = Direction::BOTH;
+    assert_eq!(seen, [(first, up, 128), (first, down, 38), (second, up, 78), (second, down, 38)]);
+    let took = packets[1].at.since(packets[0].at);
+    assert!(took >= Duration::from_millis(40), "sent at the start, received at the end: {took:?}");
 }
 
 #[test]

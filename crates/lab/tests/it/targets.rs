@@ -98,8 +98,7 @@ fn by_every_transport(name: &str, check: impl Fn(&Plan, &Outcome, &str)) {
     let Some(server) = start(target) else { return };
     for transport in target.transports() {
         for (shape, clients) in [(Shape::Broadcast, 50), (Shape::Chat, 5), (Shape::Pairs, 10)] {
-            let endpoint =
-                Endpoint { target, transport: *transport, server: &server, poll_every: Duration::from_millis(100) };
+            let endpoint = Endpoint::new(target, *transport, &server, Duration::from_millis(100));
             let (plan, outcome) =
                 measure(&transport.to_string(), &endpoint, shape, clients, || server.log_tail().to_string());
             check(&plan, &outcome, &format!("{name} {transport} {shape:?}"));

@@ -119,6 +119,29 @@ export interface Series {
   readonly heat: readonly (readonly (readonly [bucket: number, deliveries: number])[])[];
 }
 
+/** Packets in one direction of an emulated link. */
+export interface LinkCounts {
+  readonly received: number;
+  readonly delivered: number;
+  readonly lost: number;
+  readonly dropped: number;
+  readonly queue_packets_max: number;
+  readonly queue_delay_max_ms: number;
+}
+
+export interface LinkFigures {
+  readonly path: string;
+  /** Empty in old recordings. */
+  readonly congestion: string;
+  readonly up: LinkCounts;
+  readonly down: LinkCounts;
+  readonly cpu_us_per_packet: number;
+  readonly added_delay_p50_us: number;
+  readonly added_delay_p99_us: number;
+  readonly cpu_cores: number;
+  readonly kernel_drops: number;
+}
+
 export interface Point {
   readonly part: string;
   readonly target: string;
@@ -136,6 +159,8 @@ export interface Point {
     readonly is_broken: boolean;
   } | null;
   readonly meets_slo: boolean | null;
+  /** Absent without an emulated link. */
+  readonly link?: LinkFigures;
   readonly series: Series | null;
 }
 

@@ -10,6 +10,7 @@ const TARGETS: Readonly<Record<string, string>> = {
 };
 const TRANSPORTS: Readonly<Record<string, string>> = {
   websocket: 'WebSocket', session: 'WebSocket session', sse: 'SSE', stream: 'HTTP streaming', ndjson: 'HTTP streaming', 'long-polling': 'Long polling', polling: 'Polling',
+  'data-channel': 'Data channel',
 };
 const LOADS: Readonly<Record<LoadUnit, string>> = {
   clients: 'clients', publishers: 'publishers', connections: 'connections', 'each-per-second': 'publications per second each', bytes: 'bytes of payload', 'server-cpus': 'CPUs of the server',

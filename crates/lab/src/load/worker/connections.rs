@@ -36,7 +36,7 @@ impl Worker<'_> {
                 Some(_) => self.target.address(),
                 None => self.target.publish_address(),
             };
-            if let Err(error) = link.connect(address, ordinal) {
+            if let Err(error) = link.connect(address, self.target.source(address, ordinal)) {
                 link.state = State::Connecting;
                 self.broken(index as usize, now, format!("connection {ordinal}: {error}"));
                 continue;

@@ -164,8 +164,8 @@ fn measure(
     Ok(Repeat {
         forwarding,
         steps,
-        wifi: report.wifi.link_run(choice.wifi.name(), wifi_drops),
-        mobile: report.mobile.link_run(choice.path.name(), mobile_drops),
+        wifi: report.wifi.link_run(choice.wifi.name(), String::new(), wifi_drops),
+        mobile: report.mobile.link_run(choice.path.name(), String::new(), mobile_drops),
     })
 }
 

@@ -140,7 +140,7 @@ impl Experiment for KaradoganGateway {
         let mut tables = tables::tables(choice.mode, &steps, &series, judges);
         if let Some(network) = network {
             let report = network.finish()?;
-            let run = report.mobile.link_run(choice.path.name(), report.kernel_drops[1]);
+            let run = report.mobile.link_run(choice.path.name(), String::new(), report.kernel_drops[1]);
             let is_fit = run.findings().is_empty() || bench.form == Form::Quick;
             ensure!(is_fit, "the emulated link was the limit: {}", run.cost());
             tables

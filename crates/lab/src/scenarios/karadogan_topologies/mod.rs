@@ -177,7 +177,7 @@ fn measure(
         || sockets(FAR),
         |far| Wearers::meet(topology, choice, sockets(NEAR)?, far, &go_on)?.wear(choice, &go_on),
     )?;
-    let run = cable.finish()?.link_run(choice.path.name(), 0);
+    let run = cable.finish()?.link_run(choice.path.name(), String::new(), 0);
     notes.push(format!("{}: {}.", topology.name(), run.cost()));
     for finding in run.findings() {
         ensure!(bench.form == Form::Quick, "the emulated link was the limit: {}", finding.detail);

@@ -89,6 +89,10 @@ fn command(options: &Options) -> anyhow::Result<Command> {
     if !options.arguments.iter().any(|argument| argument.starts_with("server.listen=")) {
         command.args(["--listen", "127.0.0.1:0"]);
     }
+    if let Some(address) = options.public_address {
+        // Otherwise the server would announce 127.0.0.1 to peers of data channels.
+        command.args(["--set", &format!(r#"rtc.public=["{address}"]"#)]);
+    }
     Ok(command)
 }
 

@@ -1,6 +1,6 @@
 use millrace_lab::{
     analysis::{Analysis, Figure, Metric, analyse, table},
-    recording::{Finding, LoadUnit, PhaseName, Run},
+    recording::{Finding, LinkCounts, LinkRun, LoadUnit, PhaseName, Run},
     stats::{compare::Verdict, knee::Why},
     wire_cost::{DirectionalBytes, Line, Side, Unit, WireCostReport},
 };
@@ -41,6 +41,34 @@ fn point_is_median_of_valid_runs() {
     let died = analysis.head.gates.iter().find(|gate| gate.code == "server_died").unwrap();
     assert_eq!((died.passed, died.runs_failed, died.note.as_deref()), (false, 1, Some("it is gone")));
     assert!(table::summary(&analysis).contains("4 of 5 runs valid"), "{}", table::summary(&analysis));
+}
+
+#[test]
+fn link_is_summed_over_runs_with_the_cost_of_the_emulator() {
+    let over = |repeat, lost, queue_delay_max_ms, late_p99_us| {
+        let up = LinkCounts { received: 100, lost, queue_delay_max_ms, ..LinkCounts::default() };
+        let (path, congestion) = ("3g".to_owned(), "cubic".to_owned());
+        let cpu_us_per_packet = 4.0 + f64::from(repeat);
+        let link =
+            LinkRun { path, congestion, up, cpu_us_per_packet, late_p50_us: 60.0, late_p99_us, ..LinkRun::default() };
+        Run { link: Some(link), ..with(run("millrace", "sse", 50, repeat), 3.0, 400.0) }
+    };
+    let runs = vec![
+        over(0, 1, 20.0, 700.0),
+        over(1, 2, 70.0, 300.0),
+        over(2, 4, 30.0, 500.0),
+        invalid(over(3, 50, 900.0, 9000.0)),
+    ];
+    let with_loopback = [runs, vec![with(run("millrace", "websocket", 50, 0), 3.0, 400.0)]].concat();
+    let analysis = analysis(with_loopback);
+    let link = analysis.points[0].link.as_ref().expect("a link");
+    assert_eq!((link.path.as_str(), link.congestion.as_str()), ("3g", "cubic"));
+    assert_eq!((link.up.received, link.up.lost, link.up.queue_delay_max_ms), (300, 7, 70.0));
+    assert_eq!((link.cpu_us_per_packet, link.added_delay_p50_us, link.added_delay_p99_us), (5.0, 60.0, 700.0));
+    assert_eq!(analysis.points[1].link, None, "a run over loopback");
+    let text = table::summary(&analysis);
+    let line = "path 3g: the emulator used 5.0 us of CPU per packet and added 60 us (p50), 700 us (p99) of delay";
+    assert!(text.contains(line), "{text}");
 }
 
 #[test]
