@@ -8,9 +8,12 @@ pub mod behind;
 pub mod cable;
 pub mod check;
 pub mod emulator;
+pub mod knobs;
+pub mod live;
 pub mod packet;
 pub mod pcapng;
 mod settings;
+mod stamped;
 
 pub use cable::TunCable;
 pub use emulator::{Emulator, Report};

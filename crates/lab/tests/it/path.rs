@@ -4,12 +4,12 @@ use std::{
     io::{Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
     process::Command,
-    sync::atomic::AtomicBool,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
 use millrace_lab::{
-    path::{TunCable, behind},
+    path::{Emulator, PathSettings, TunCable, behind, emulator::LiveDirection, knobs::Knobs},
     wire::namespace,
 };
 use millrace_link::{Cause, Config, PipeConfig, Probability, Traces};
@@ -122,6 +122,45 @@ fn program_that_must_stop_is_ended() {
     let (stop, started) = (AtomicBool::new(true), Instant::now());
     let (status, _) = behind::run(options, program, &stop, |_| {}, |_| {}).expect("it ran");
     assert!(!status.success() && started.elapsed() < Duration::from_secs(30), "{status}");
+}
+
+#[test]
+fn command_changes_the_running_link_and_keeps_its_counters() {
+    if !is_possible() {
+        return;
+    }
+    let mut knobs = Knobs::new("r".into(), PathSettings::default(), Traces::default()).expect("a link");
+    let options = behind::Options { config: knobs.config(), traces: Traces::default(), seed: 1, log: None };
+    let mut program = Command::new("bash");
+    program.args(["-c", "while sleep 0.01; do echo > /dev/udp/$LINK_HOST/9; done"]);
+    let (stop, deadline) = (AtomicBool::new(false), Instant::now() + Duration::from_secs(60));
+    let lost = |live: &LiveDirection| live.counters.dropped(Cause::Channel);
+    let mut stages: Vec<LiveDirection> = Vec::new();
+    let look = |emulator: &Emulator| {
+        let live = emulator.live().up;
+        let since = stages.last().copied().unwrap_or_default();
+        let delivered = live.counters.delivered - since.counters.delivered;
+        let (is_done, change) = match stages.len() {
+            0 => (delivered >= 10, "up.loss=100%"),
+            1 => (lost(&live) >= 10, "up.delay=70ms\", \"up.loss=0%"),
+            2 => (delivered >= 20 && live.delay_max >= Duration::from_millis(70), "up.delay=0s"),
+            _ => return stop.store(true, Relaxed),
+        };
+        if is_done {
+            let answer = knobs.handle(&format!(r#"{{ "run": "r", "id": "c", "set": ["{change}"] }}"#));
+            assert_eq!(answer.expect("an answer").error, None);
+            emulator.configure(knobs.config(), knobs.traces().clone());
+            stages.push(live);
+        }
+        stop.fetch_or(Instant::now() > deadline, Relaxed);
+    };
+    let (_, report) = behind::run(options, program, &stop, |_| {}, look).expect("it ran");
+    let [before, without, late] = &stages[..] else { panic!("in time: {stages:?}") };
+    assert!(lost(before) == 0 && before.delay_sum < Duration::from_millis(70), "{before:?}");
+    // A command takes effect within 20 ms.
+    assert!(without.counters.delivered - before.counters.delivered < 10, "{before:?} {without:?}");
+    assert!(late.counters.received >= 40 && report.up.received >= late.counters.received, "{late:?} {report:?}");
+    assert!(lost(late) - lost(without) < 10 && report.up.dropped(Cause::Channel) == lost(late), "{late:?} {report:?}");
 }
 
 #[test]

@@ -34,6 +34,12 @@ export const bytes: Format = (value) => {
   return `${three.format(value)} B`;
 };
 
+export const bitsPerS: Format = (value) => {
+  if (!known(value)) return UNKNOWN;
+  for (const [step, unit] of [[1e9, 'Gbit/s'], [1e6, 'Mbit/s'], [1e3, 'kbit/s']] as const) if (Math.abs(value) >= step * 0.9995) return `${three.format(value / step)} ${unit}`;
+  return `${three.format(value)} bit/s`;
+};
+
 /** Formats a share as percent. */
 export const percent: Format = (value) => (known(value) ? `${three.format(value * 100)} %` : UNKNOWN);
 
