@@ -1,7 +1,11 @@
 // The live page of an emulated link: with a program behind a real link, and the functions behind its figures.
 import { execFile, spawn } from 'node:child_process';
-import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { connect, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { expect, type Locator } from '@playwright/test';
 import { inForce, KNOBS, otherSettings } from '../src/pages/link/knobs.ts';
@@ -11,30 +15,53 @@ import { binary, serve } from './server.ts';
 
 const exec = promisify(execFile);
 
+/**
+ * Words that run a command in a network namespace of its own: a browser aborts its requests when a device appears
+ * beside it.
+ */
+const ISOLATED = ['unshare', ...(process.getuid?.() === 0 ? [] : ['--user', '--map-root-user']), '--net'];
+
 /** Returns why this machine has no emulated links. */
 async function missing(): Promise<string | undefined> {
-  return exec(binary(), ['lab', 'link', 'run', '--', 'true']).then(() => undefined, (error: { stderr?: string }) => (error.stderr ?? String(error)).trim());
+  const [program, ...words] = [...ISOLATED, binary(), 'lab', 'link', 'run', '--', 'true'];
+  return exec(program!, words).then(() => undefined, (error: { stderr?: string }) => (error.stderr || String(error)).trim());
 }
 
-/** Starts an echo of datagrams, and a program behind a link that sends 20 per second. */
-async function startLink(live: string, path: string) {
-  const echo = createSocket('udp4').on('message', (data, { port, address }) => echo.send(data, port, address)).bind(0, '127.0.0.1');
-  await once(echo, 'listening');
-  const script = `exec 3<>/dev/udp/$LINK_HOST/${echo.address().port}; while sleep 0.05; do echo ping >&3; done`;
-  const child = spawn(binary(), ['lab', 'link', 'run', '--path', path, `--live=${live}`, '--', 'bash', '-c', script], { stdio: ['ignore', 'ignore', 'pipe'] });
-  let err = '';
-  child.stderr.on('data', (chunk: Buffer) => (err += chunk.toString()));
-  await expect.poll(() => err, { timeout: 30_000 }).toContain(`live: ${new URL('/link', live).href}`);
+/** Starts a program behind a link that sends 20 datagrams per second, which come back. `live`: URL of a server. */
+async function startLink(live: string, path: string): Promise<{ stop(): Promise<void> }> {
+  const folder = mkdtempSync(join(tmpdir(), 'millrace-link-'));
+  const { port } = new URL(live);
+  // The namespace reaches the server over this socket.
+  const door = createServer((inside) => {
+    const server = connect(Number(port), '127.0.0.1');
+    inside.pipe(server).pipe(inside);
+    for (const socket of [inside, server]) socket.on('error', () => [inside, server].forEach((one) => one.destroy()));
+  });
+  await once(door.listen(join(folder, 'door')), 'listening');
+  const script = 'echo started; exec 3<>/dev/udp/$LINK_HOST/7; while sleep 0.05; do echo ping >&3; done';
+  const [program, ...words] = [...ISOLATED, process.execPath, fileURLToPath(new URL('namespace.mjs', import.meta.url)), join(folder, 'door'), port];
+  const child = spawn(program!, [...words, binary(), 'lab', 'link', 'run', '--path', path, `--live=${live}`, '--', 'bash', '-c', script], { stdio: 'pipe' });
+  let output = '';
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => (output += chunk.toString()));
   const stop = async (): Promise<void> => {
     if (child.exitCode === null && child.signalCode === null) {
       const gone = once(child, 'exit');
       child.kill('SIGTERM');
       await gone;
     }
-    echo.close(() => {});
+    door.close();
+    rmSync(folder, { recursive: true });
   };
   let stopped: Promise<void> | undefined;
-  return { stop: () => (stopped ??= stop()) };
+  const link = { stop: () => (stopped ??= stop()) };
+  try {
+    await expect.poll(() => output, { timeout: 30_000 }).toContain('started');
+    expect(output).toContain(`live: ${new URL('/link', live).href}`);
+  } catch (error) {
+    await link.stop();
+    throw error;
+  }
+  return link;
 }
 
 /** Types a value into a field and confirms it, by keyboard. */
@@ -76,7 +103,7 @@ for (const { name, ...look } of LOOKS) {
         await expect(field('Delay', 'down')).toHaveValue('75ms');
         await expect(page.getByRole('alert')).toHaveCount(0);
 
-        const handed = async (): Promise<number> => Number((await page.getByRole('row', { name: /^Packets handed/ }).getByRole('cell').first().innerText()).replace(/\D/g, ''));
+        const handed = async (): Promise<number> => Number((await page.getByRole('row', { name: /^Handed to the link/ }).getByRole('cell').first().innerText()).replace(/\D/g, ''));
         const before = await handed();
         await type(field('Lost in a row', 'up'), '');
         await expect(field('Lost in a row', 'up')).toHaveAttribute('placeholder', 'at random');

@@ -16,7 +16,7 @@ use millrace_client::{
 };
 use millrace_lab::path::{
     Emulator, PathSettings,
-    knobs::Knobs,
+    knobs::{Answer, Knobs},
     live::{CHANNEL, COMMANDS, INTERVAL, KEPT_S, LiveLink},
 };
 use millrace_link::Traces;
@@ -95,7 +95,7 @@ impl LinkPage {
         if answer.error.is_none() {
             emulator.configure(self.link.knobs.config(), self.link.knobs.traces().clone());
         }
-        self.feed.offer(Entry { message: self.link.message(Some(&answer)), ttl_s: Some(KEPT_S) });
+        self.feed.offer(entry(&mut self.link, Some(&answer)));
     }
 
     /// Publishes the last message. `code`: exit code of the program; `None` if the link failed.
@@ -104,7 +104,7 @@ impl LinkPage {
     }
 }
 
-fn entry(link: &mut LiveLink, answer: Option<&millrace_lab::path::knobs::Answer>) -> Entry {
+fn entry(link: &mut LiveLink, answer: Option<&Answer>) -> Entry {
     Entry { message: link.message(answer), ttl_s: Some(KEPT_S) }
 }
 

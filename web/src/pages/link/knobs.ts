@@ -26,7 +26,8 @@ function next(value: number, up: boolean, min: number): number {
 const FACTORS: Readonly<Record<string, number>> = { G: 1e9, M: 1e6, k: 1e3, '': 1 };
 const UNITS_MS: Readonly<Record<string, number>> = { h: 3_600_000, m: 60_000, s: 1000, ms: 1, us: 0.001, ns: 0.000_001 };
 
-function bitsOf(text: string): number | undefined {
+/** Returns the bits per second of a rate such as `1.6Mbit/s`. */
+export function bitsOf(text: string): number | undefined {
   const found = /^([\d.]+)\s*([GMk]?)bit\/s$/.exec(text.trim());
   return found ? Number(found[1]) * FACTORS[found[2]!]! : undefined;
 }
@@ -72,7 +73,7 @@ export const KNOBS: readonly Knob[] = [
     },
   },
   {
-    key: 'queue', label: 'Queue limit', placeholder: `${QUEUE_DEFAULT} (default)`, empty: 'none', show: showTime,
+    key: 'queue', label: 'Queue limit', placeholder: QUEUE_DEFAULT, empty: 'none', show: showTime,
     step(text, up) {
       const counted = /^(\d+)\s*(packets?|bytes?)$/.exec(text.trim());
       if (!counted) return stepTime(text || QUEUE_DEFAULT, up) === '0ms' ? '1ms' : stepTime(text || QUEUE_DEFAULT, up);
