@@ -28,7 +28,7 @@ async function missing(): Promise<string | undefined> {
 }
 
 /** Starts a program behind a link that sends 20 datagrams per second, which come back. `live`: URL of a server. */
-async function startLink(live: string, path: string): Promise<{ stop(): Promise<void> }> {
+async function startLink(live: string, path: string, env: NodeJS.ProcessEnv = {}): Promise<{ stop(): Promise<void> }> {
   const folder = mkdtempSync(join(tmpdir(), 'millrace-link-'));
   const { port } = new URL(live);
   // The namespace reaches the server over this socket.
@@ -40,7 +40,7 @@ async function startLink(live: string, path: string): Promise<{ stop(): Promise<
   await once(door.listen(join(folder, 'door')), 'listening');
   const script = 'echo started; exec 3<>/dev/udp/$LINK_HOST/7; while sleep 0.05; do echo ping >&3; done';
   const [program, ...words] = [...ISOLATED, process.execPath, fileURLToPath(new URL('namespace.mjs', import.meta.url)), join(folder, 'door'), port];
-  const child = spawn(program!, [...words, binary(), 'lab', 'link', 'run', '--path', path, `--live=${live}`, '--', 'bash', '-c', script], { stdio: 'pipe' });
+  const child = spawn(program!, [...words, binary(), 'lab', 'link', 'run', '--path', path, `--live=${live}`, '--', 'bash', '-c', script], { stdio: 'pipe', env: { ...process.env, ...env } });
   let output = '';
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => (output += chunk.toString()));
   const stop = async (): Promise<void> => {
@@ -96,7 +96,7 @@ for (const { name, ...look } of LOOKS) {
 
         // A value that no link can have.
         await type(field('Delay', 'down'), '12');
-        await expect(page.getByRole('alert')).toContainText('Nothing has changed');
+        await expect(page.getByRole('alert')).toContainText('expected a duration in `down.delay`. Example: 40ms. Nothing has changed.');
         await expect(field('Delay', 'down')).toHaveAttribute('aria-invalid', 'true');
         expect(await violations(page, BEST)).toEqual([]);
         await field('Delay', 'down').press('Escape');
@@ -168,6 +168,36 @@ for (const { name, ...look } of LOOKS.filter(({ colorScheme }) => colorScheme ==
     });
   });
 }
+
+test('a page names the permission that its token lacks', async ({ page }) => {
+  const reason = await missing();
+  test.skip(reason !== undefined, `skipped: no emulated link on this machine: ${reason}`);
+  const env = { MILLRACE_AUTH__SECRET: '0123456789abcdef0123456789abcdef' };
+  const create = async (...permissions: string[]): Promise<string> =>
+    (await exec(binary(), ['token', 'create', '--sub', 'link', ...permissions], { env: { ...process.env, ...env } })).stdout.trim();
+  const server = await serve(undefined, [], env);
+  const link = await startLink(server.url, 'lte', { MILLRACE_TOKEN: await create('--publish', 'lab/link', '--subscribe', 'lab/link/commands') }).catch(async (error: unknown) => {
+    await server.stop();
+    throw error;
+  });
+  const reads = ['--subscribe', 'lab/link', '--history', 'lab/link'];
+  try {
+    await page.goto(`${server.url}/link#token=${await create(...reads)}`);
+    const delay = page.getByRole('textbox', { name: 'Delay, up' });
+    await expect(delay).toHaveValue('17.5ms');
+    await type(delay, '30ms');
+    await expect(page.getByRole('alert')).toContainText('The token of this page needs the permission publish for lab/link/commands');
+    await page.goto('about:blank');
+    await page.goto(`${server.url}/link#token=${await create(...reads, '--publish', 'lab/link/commands')}`);
+    await expect(delay).toHaveValue('17.5ms');
+    await type(delay, '30ms');
+    await expect(page.getByText('--set up.delay=30ms')).toBeVisible();
+    await expect(page.getByRole('alert')).toHaveCount(0);
+  } finally {
+    await link.stop();
+    await server.stop();
+  }
+});
 
 const side = (at_s: number, more: Partial<Side> = {}): Side => ({
   received: at_s * 100, delivered: at_s * 80, delivered_bytes: at_s * 100_000, dropped: { channel: at_s * 5, 'queue full': at_s * 10, 'queue delay': 0, outage: at_s * 5, NAT: 0 },

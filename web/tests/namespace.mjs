@@ -1,6 +1,6 @@
 // Runs a command in the network namespace of this process: `node namespace.mjs DOOR PORT COMMAND..`. There,
-// 127.0.0.1:PORT leads to the Unix socket DOOR, and 127.0.0.1:7 returns datagrams. Ends with the command, at SIGTERM, and
-// when its standard input ends.
+// 127.0.0.1:PORT leads to the Unix socket DOOR, and 127.0.0.1:7 returns datagrams. Ends with the command, at SIGTERM,
+// and when its standard input ends.
 import { execFileSync, spawn } from 'node:child_process';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';

@@ -99,8 +99,8 @@ fn drops_of(text: &str, device: &str) -> Option<u64> {
     Some(received + sent)
 }
 
-/// Moves this thread into a new network namespace, in which only loopback works. Programs that this thread starts are in
-/// the same namespace.
+/// Moves this thread into a new network namespace, in which only loopback works. Programs that this thread starts are
+/// in the same namespace.
 ///
 /// Errors: no root, or no `ip`.
 pub fn enter() -> anyhow::Result<()> {

@@ -4,6 +4,8 @@ import type { Direction, LinkState } from './state';
 export interface Knob {
   readonly key: string;
   readonly label: string;
+  /** Value in the error about a text of another type, which has no example. */
+  readonly example: string;
   /** Shown in an empty field. */
   readonly placeholder: string;
   /** Value that an empty field stands for. */
@@ -64,7 +66,7 @@ const QUEUE_DEFAULT = '500ms';
 
 export const KNOBS: readonly Knob[] = [
   {
-    key: 'rate', label: 'Rate', placeholder: 'unlimited', empty: 'none',
+    key: 'rate', label: 'Rate', example: '10Mbit/s', placeholder: 'unlimited', empty: 'none',
     step(text, up) {
       if (text === '') return up ? '' : '1Gbit/s';
       const bits = bitsOf(text);
@@ -73,17 +75,17 @@ export const KNOBS: readonly Knob[] = [
     },
   },
   {
-    key: 'queue', label: 'Queue limit', placeholder: QUEUE_DEFAULT, empty: 'none', show: showTime,
+    key: 'queue', label: 'Queue limit', example: '100 packets', placeholder: QUEUE_DEFAULT, empty: 'none', show: showTime,
     step(text, up) {
       const counted = /^(\d+)\s*(packets?|bytes?)$/.exec(text.trim());
       if (!counted) return stepTime(text || QUEUE_DEFAULT, up) === '0ms' ? '1ms' : stepTime(text || QUEUE_DEFAULT, up);
       return `${Math.round(next(Number(counted[1]), up, 1)) || 1} ${counted[2]!.startsWith('p') ? 'packets' : 'bytes'}`;
     },
   },
-  { key: 'delay', label: 'Delay', placeholder: '0ms', empty: '0ms', show: showTime, step: stepTime },
-  { key: 'jitter', label: 'Jitter', placeholder: '0ms', empty: '0ms', show: showTime, step: stepTime },
+  { key: 'delay', label: 'Delay', example: '40ms', placeholder: '0ms', empty: '0ms', show: showTime, step: stepTime },
+  { key: 'jitter', label: 'Jitter', example: '5ms', placeholder: '0ms', empty: '0ms', show: showTime, step: stepTime },
   {
-    key: 'loss', label: 'Loss', placeholder: '0%', empty: '0%',
+    key: 'loss', label: 'Loss', example: '1%', placeholder: '0%', empty: '0%',
     step(text, up) {
       const found = /^([\d.]+)\s*%$/.exec(text.trim() || '0%');
       return found ? `${Math.min(100, next(Number(found[1]), up, 0.1))}%` : text;
@@ -94,7 +96,7 @@ export const KNOBS: readonly Knob[] = [
     },
   },
   {
-    key: 'loss_burst', label: 'Lost in a row', placeholder: 'at random', empty: 'none',
+    key: 'loss_burst', label: 'Lost in a row', example: '3', placeholder: 'at random', empty: 'none',
     step(text, up) {
       const packets = next(Number(text || 1), up, 2);
       return packets > 1 ? String(packets) : '';
