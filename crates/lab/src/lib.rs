@@ -18,6 +18,7 @@ pub mod path;
 pub mod recording;
 pub mod report;
 pub mod scenarios;
+pub mod shell;
 pub mod slo;
 pub mod stats;
 pub mod sweep;

@@ -1,6 +1,6 @@
 //! The slowest part of a link: a rate or a trace, with a queue in front of it.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use crate::{
     Cause, Counters, Packet, QueueLimit, Rate, Time, Trace,
@@ -131,6 +131,11 @@ impl<P: Packet> Bottleneck<P> {
     pub fn depth(&self, now: Time) -> (u64, u64) {
         let sending = if self.free_at > now { (1, self.sending_bytes) } else { (0, 0) };
         (self.queue.len() as u64 + sending.0, self.queued_bytes + sending.1)
+    }
+
+    /// Returns how long a packet that arrives now stays in the queue. With a trace, its mean rate counts.
+    pub fn delay(&self, now: Time) -> Duration {
+        self.free_at.since(now) + self.service.mean_rate().time_of(self.queued_bytes)
     }
 
     /// Returns the packets of the queue, in order.

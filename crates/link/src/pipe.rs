@@ -1,4 +1,4 @@
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use crate::{
     Cause, Config, ConfigError, Counters, Packet, PipeConfig, Probability, Time, Trace, bottleneck::Bottleneck,
@@ -108,6 +108,11 @@ impl<P: Packet> Pipe<P> {
     /// Returns the packets in the queue at a time, the one that is being sent included, and their bytes.
     pub fn queue(&self, now: Time) -> (u64, u64) {
         self.bottleneck.as_ref().map_or((0, 0), |bottleneck| bottleneck.depth(now))
+    }
+
+    /// Returns how long a packet that arrives now stays in the queue.
+    pub fn queue_delay(&self, now: Time) -> Duration {
+        self.bottleneck.as_ref().map_or(Duration::ZERO, |bottleneck| bottleneck.delay(now))
     }
 
     /// Moves packets to the delay cell: those whose transmission has begun by `now`.

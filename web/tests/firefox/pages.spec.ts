@@ -22,6 +22,7 @@ async function check(page: Page, tags = BEST, viewports = VIEWPORTS): Promise<vo
 const PAGES = {
   '/': '.echo .open',
   '/lab': 'h1',
+  '/link': 'h2',
   '/rooms': 'form',
   '/rooms/fox': '.devices [aria-pressed=true]',
   '/gateway': 'form',

@@ -4,22 +4,23 @@ use std::{
     io::IsTerminal,
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
-    process::{Command as Program, ExitCode},
+    process::{Command as Program, ExitCode, ExitStatus},
 };
 
 use anyhow::Context;
 use clap::{Args as ClapArgs, Subcommand};
+use millrace_client::server::Server;
 use millrace_lab::{
     histogram::Histogram,
     path::{
-        PathSettings, Report, behind,
+        Emulator, PathSettings, Report, behind,
         check::{self, Check},
     },
 };
 use millrace_link::{Cause, Config, Counters, Direction, Trace, Traces, profiles};
 
-use super::{exit::EXIT_MISSED, run::pair, signals::stop_by_signal};
-use crate::output;
+use super::{exit::EXIT_MISSED, feed::server_of, link_live::LinkPage, run::pair, signals::stop_by_signal};
+use crate::{output, trust::Trust};
 
 #[derive(ClapArgs)]
 #[command(
@@ -50,14 +51,16 @@ enum Command {
     after_help = "The program runs in a network namespace of its own; the link to this machine is its only network. $LINK_HOST is the address of this machine there, also of servers that listen on 127.0.0.1 only. All that this command creates disappears when it ends. The exit code is that of the program, or 128 plus its signal.\n\n\
     Example: a shell behind a mobile network with 5 % loss towards it\n  millrace lab link run --path lte --set down.loss=5% -- bash\n\
     Example: an own link, with all packets in a file for Wireshark\n  \
-    millrace lab link run --set up.delay=24ms --set down.delay=24ms --set down.rate=2Mbit/s --log packets.pcapng -- bash"
+    millrace lab link run --set up.delay=24ms --set down.delay=24ms --set down.rate=2Mbit/s --log packets.pcapng -- bash\n\
+    Example: watch the link on the page /link of a server of its own, and change it there\n  \
+    millrace lab link run --path lte --live -- bash"
 )]
 struct RunArgs {
     /// Profile of the link; without it, a link that changes nothing but what --set says
     #[arg(long, value_name = "PROFILE", default_value = "")]
     path: String,
-    /// Change one value of the profile, such as down.loss=1%; a trace is the name of a file in the format of mahimahi,
-    /// or .csv
+    /// Change one value of the profile, such as down.loss=1%; `none` removes a setting, such as down.rate=none; a trace
+    /// is the name of a file in the format of mahimahi, or .csv
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
     /// Seed of losses and jitter
@@ -66,6 +69,12 @@ struct RunArgs {
     /// Write all packets that leave the link to this file (pcapng)
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// Publish the state of the link to this Millrace server (authenticated by MILLRACE_TOKEN), show it on its page
+    /// /link, and let the page change the settings; without =URL, start a server on a free port
+    #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, value_parser = Server::parse)]
+    live: Option<Option<Server>>,
+    #[command(flatten)]
+    trust: Trust,
     /// Program with its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     program: Vec<String>,
@@ -114,6 +123,13 @@ fn run_program(args: RunArgs) -> anyhow::Result<ExitCode> {
     let (program, arguments) = args.program.split_first().context("a program is missing")?;
     let mut command = Program::new(program);
     command.args(arguments);
+    let mut page = None;
+    if let Some(server) = args.live {
+        let server = server_of(server, &args.trust)?;
+        let live = LinkPage::start(server, path, traces.clone(), args.seed, args.program.clone())?;
+        output::note(format_args!("live: {}", live.page()));
+        page = Some(live);
+    }
     let options = behind::Options { config, traces, seed: args.seed, log: args.log };
     let is_terminal = std::io::stderr().is_terminal();
     let start = |host| {
@@ -121,10 +137,16 @@ fn run_program(args: RunArgs) -> anyhow::Result<ExitCode> {
             output::note(format_args!("{program} runs behind the link; this machine is {host} there"));
         }
     };
-    let (status, report) = behind::run(options, command, &stop, start, |_| {})?;
+    let look = |emulator: &Emulator| page.iter_mut().for_each(|page| page.look(emulator));
+    let ended = behind::run(options, command, &stop, start, look);
+    let code_of = |status: ExitStatus| status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    let code = ended.as_ref().ok().map(|(status, _)| code_of(*status).unwrap_or(1) as u8);
+    if let Some(page) = page {
+        page.end(code);
+    }
+    let (_, report) = ended?;
     summary(&report);
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    Ok(ExitCode::from(code as u8))
+    Ok(ExitCode::from(code.unwrap_or(1)))
 }
 
 /// Prints on standard error what passed the link.

@@ -9,13 +9,14 @@ use millrace_lab::{
     analysis::{analyse, table},
     recording::Form,
     report, scenarios,
+    shell::quoted,
     slo::Slo,
     sweep::{Request, Scenario, Settings, Store},
     targets,
 };
 
-use super::{exit, live::Live, signals::stop_by_signal, view};
-use crate::{argument::ArgumentError, login, number::number, output, trust::Trust};
+use super::{exit, feed::server_of, live::Live, signals::stop_by_signal, view};
+use crate::{argument::ArgumentError, number::number, output, trust::Trust};
 
 const DEFAULT_SEED: u64 = 1;
 
@@ -92,9 +93,7 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let folder = request.folder.clone();
     let mut view = view::of_terminal();
     if let Some(server) = live {
-        trust.decide()?;
-        let server = server.map(|server| anyhow::Ok(server.with_token(login::from_environment()?))).transpose()?;
-        let live = Live::start(server, &command_line())?;
+        let live = Live::start(server_of(server, &trust)?, &command_line())?;
         output::note(format_args!("live: {}", live.page()));
         view = Box::new(view::Both(view, Box::new(live)));
     }
@@ -212,11 +211,7 @@ pub fn fresh_folder(name: &str) -> PathBuf {
 
 /// The command line, quoted so that a shell can run it again.
 pub fn command_line() -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./=,:%+".contains(c);
-    let quoted =
-        |word: String| if word.chars().all(plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) };
-    let words: Vec<String> = std::env::args().skip(1).map(quoted).collect();
-    format!("millrace {}", words.join(" "))
+    format!("millrace {}", quoted(std::env::args().skip(1)))
 }
 
 pub(super) fn pair(text: &str) -> Result<(String, String), ArgumentError> {

@@ -9,6 +9,7 @@ mod flood;
 mod gateway;
 mod hygiene;
 mod lab;
+mod link_page;
 mod memory;
 mod metrics;
 #[path = "../ports/mod.rs"]

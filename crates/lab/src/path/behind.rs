@@ -22,7 +22,7 @@ use nix::{
 
 use super::{
     cable::{open, reach_loopback},
-    emulator::{Emulator, End, Ends, Live, Records, Report},
+    emulator::{Emulator, End, Ends, Records, Report},
 };
 use crate::wire::namespace::{NEAR_DEVICE, enter, ip};
 
@@ -47,8 +47,9 @@ pub struct Options {
 /// environment contains this machine's address at the link as [`HOST_VARIABLE`]; servers on loopback are reached there.
 /// The devices disappear with the last descriptor, also if this process is killed.
 ///
-/// `start` is called with this address before the program starts, `look` 20 times per second with the state of the
-/// link. If `stop` is set, the program gets SIGTERM, and SIGKILL after five seconds.
+/// `start` is called with this address before the program starts, `look` 20 times per second and after the end of the
+/// program. `look` can read the state of the link and change its settings; it runs in the namespace of the program. If
+/// `stop` is set, the program gets SIGTERM, and SIGKILL after five seconds.
 ///
 /// Errors: no root, no `/dev/net/tun`, no `ip`; the program does not start.
 pub fn run(
@@ -56,7 +57,7 @@ pub fn run(
     program: Command,
     stop: &AtomicBool,
     start: impl FnOnce(Ipv4Addr),
-    look: impl FnMut(Live) + Send,
+    look: impl FnMut(&Emulator) + Send,
 ) -> anyhow::Result<(ExitStatus, Report)> {
     let (subnet, far) = free_device()?;
     let (near_address, host) = (Ipv4Addr::new(10, 213, subnet, 1), Ipv4Addr::new(10, 213, subnet, 2));
@@ -70,7 +71,7 @@ pub fn run(
             ip(&["route", "add", "default", "via", &host.to_string()])?;
             send_device.send(device)?;
             let emulator = ready.recv().context("the link did not start")??;
-            let status = wait(program, host, stop, || emulator.live(), look);
+            let status = wait(program, host, stop, &emulator, look);
             let report = emulator.stop();
             Ok((status?, report?))
         });
@@ -114,8 +115,8 @@ fn wait(
     mut program: Command,
     host: Ipv4Addr,
     stop: &AtomicBool,
-    live: impl Fn() -> Live,
-    mut look: impl FnMut(Live),
+    emulator: &Emulator,
+    mut look: impl FnMut(&Emulator),
 ) -> anyhow::Result<ExitStatus> {
     let name = program.get_program().to_string_lossy().into_owned();
     let mut child =
@@ -123,7 +124,7 @@ fn wait(
     let mut stopped: Option<Instant> = None;
     loop {
         if let Some(status) = child.try_wait()? {
-            look(live());
+            look(emulator);
             return Ok(status);
         }
         match stopped {
@@ -134,7 +135,7 @@ fn wait(
             Some(since) if since.elapsed() > END_MAX => child.kill()?,
             _ => {}
         }
-        look(live());
+        look(emulator);
         thread::sleep(LOOK);
     }
 }

@@ -8,7 +8,7 @@ use std::{
     os::fd::AsFd,
     path::PathBuf,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
         mpsc,
     },
@@ -30,6 +30,7 @@ use super::{
     ethernet,
     packet::IpPacket,
     pcapng::PcapNg,
+    stamped::Stamped,
 };
 use crate::{
     histogram::Histogram,
@@ -63,10 +64,25 @@ pub struct Emulator {
 /// State of a running link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
-    pub up: Counters,
-    pub down: Counters,
-    /// Packets and bytes in the queue, up and down.
-    pub queues: [(u64, u64); 2],
+    /// Time since the start of the link.
+    pub at: Duration,
+    pub up: LiveDirection,
+    pub down: LiveDirection,
+}
+
+/// State of one direction of a running link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveDirection {
+    pub counters: Counters,
+    /// Packets and bytes in the queue, the packet that is being sent included.
+    pub queue_packets: u64,
+    pub queue_bytes: u64,
+    /// Time that a packet which arrives now stays in the queue.
+    pub queue_delay: Duration,
+    /// Sum of the times that the delivered packets were on the link.
+    pub delay_sum: Duration,
+    /// Longest of these times since the last call of [`Emulator::live`].
+    pub delay_max: Duration,
 }
 
 /// Counters of an emulated link, and the cost of the emulator itself.
@@ -227,19 +243,25 @@ impl Emulator {
         let log = log.transpose()?;
         let (stop, live) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Live::default())));
         let (commands, inbox) = mpsc::channel();
-        let worker = Worker { link, ends, log, has_activity: activity, stop: stop.clone(), inbox, live: live.clone() };
+        let delays = [Delays::default(); 2];
+        let worker =
+            Worker { link, ends, log, has_activity: activity, stop: stop.clone(), inbox, live: live.clone(), delays };
         let thread = std::thread::Builder::new().name("link".into()).spawn(move || worker.run())?;
         Ok(Self { thread, stop, commands, live })
     }
 
-    /// Changes the settings while the link runs. Settings that are not valid change nothing.
+    /// Changes the settings while the link runs; the counters go on. Settings that are not valid change nothing.
     pub fn configure(&self, config: Config, traces: Traces) {
         // The thread may have ended by an error, which `stop` returns.
         let _ = self.commands.send((config, traces));
     }
 
+    /// Returns the state of at most 20 ms ago.
     pub fn live(&self) -> Live {
-        *self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = *live;
+        (live.up.delay_max, live.down.delay_max) = (Duration::ZERO, Duration::ZERO);
+        state
     }
 
     /// Stops the link. Packets on it are lost.
@@ -251,14 +273,24 @@ impl Emulator {
     }
 }
 
+/// Times that packets of one direction were on the link.
+#[derive(Clone, Copy, Default)]
+struct Delays {
+    sum: Duration,
+    /// Longest time since the last publication of the state.
+    max: Duration,
+}
+
 struct Worker {
-    link: Link<IpPacket>,
+    link: Link<Stamped>,
     ends: Ends,
     log: Option<PcapNg<BufWriter<File>>>,
     has_activity: bool,
     stop: Arc<AtomicBool>,
     inbox: mpsc::Receiver<(Config, Traces)>,
     live: Arc<Mutex<Live>>,
+    /// Up and down.
+    delays: [Delays; 2],
 }
 
 impl Worker {
@@ -294,7 +326,9 @@ impl Worker {
                 is_more |= self.read(direction, &mut buffer, now(), &mut report)?;
             }
             let current = now();
-            while let Some((direction, release, packet)) = self.link.poll_output(current) {
+            while let Some((direction, release, Stamped { packet, arrival })) = self.link.poll_output(current) {
+                let (delays, delay) = (&mut self.delays[direction as usize], release.since(arrival));
+                (delays.sum, delays.max) = (delays.sum + delay, delays.max.max(delay));
                 self.write(direction, (release, current), packet, &mut report)?;
                 report.lateness.record_ns(now().since(release).as_nanos() as u64);
                 last_release = current;
@@ -376,7 +410,7 @@ impl Worker {
         if direction == Direction::Up {
             self.record(direction, packet.source(), &packet, now, report);
         }
-        self.link.handle_input(direction, packet, now);
+        self.link.handle_input(direction, Stamped { packet, arrival: now }, now);
     }
 
     fn record(&self, direction: Direction, device: Ipv4Addr, packet: &IpPacket, at: Time, report: &mut Report) {
@@ -417,11 +451,26 @@ impl Worker {
         report.write_errors += u64::from(end.send(packet).is_err());
     }
 
-    fn publish(&self, now: Time) {
-        let pipe = |direction| self.link.pipe(direction);
-        let queues = Direction::BOTH.map(|direction| pipe(direction).queue(now));
-        let live = Live { up: *pipe(Direction::Up).counters(), down: *pipe(Direction::Down).counters(), queues };
-        *self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = live;
+    fn publish(&mut self, now: Time) {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.at = now.since(Time::ZERO);
+        for direction in Direction::BOTH {
+            let (pipe, delays) = (self.link.pipe(direction), &mut self.delays[direction as usize]);
+            let state = match direction {
+                Direction::Up => &mut live.up,
+                Direction::Down => &mut live.down,
+            };
+            let (queue_packets, queue_bytes) = pipe.queue(now);
+            *state = LiveDirection {
+                counters: *pipe.counters(),
+                queue_packets,
+                queue_bytes,
+                queue_delay: pipe.queue_delay(now),
+                delay_sum: delays.sum,
+                delay_max: state.delay_max.max(delays.max),
+            };
+            delays.max = Duration::ZERO;
+        }
     }
 }
 

@@ -12,10 +12,13 @@ mod congestion;
 pub mod emulator;
 mod ethernet;
 pub mod gateway;
+pub mod knobs;
+pub mod live;
 pub mod packet;
 pub mod packet_forwarder;
 pub mod pcapng;
 mod settings;
+mod stamped;
 
 pub use cable::TunCable;
 pub use congestion::congestion_control;

@@ -7,6 +7,12 @@ use toml::{Table, Value};
 
 use crate::nearest::nearest;
 
+/// Value that removes a setting of the profile, such as its rate.
+const NONE: &str = "none";
+/// Settings that a link can be without: of one direction, and of the link.
+const REMOVABLE: [&str; 6] = ["rate", "trace", "queue", "codel", "loss_burst", "gilbert_elliott"];
+const REMOVABLE_OF_LINK: [&str; 4] = ["nat", "radio", "outage", "handover"];
+
 /// A link as the settings of a scenario name it: `"3g"`, or `{ profile = "3g", down = { loss = "1%" } }`. The default
 /// is no link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,6 +48,18 @@ impl PathSettings {
         if self.changes.is_empty() || self.profile.is_empty() { profile.into() } else { format!("{profile}, changed") }
     }
 
+    /// Returns the name of the profile, or an empty text.
+    pub fn profile(&self) -> &str {
+        &self.profile
+    }
+
+    /// Returns the changes of the profile as `KEY=VALUE`, as [`PathSettings::set`] takes them.
+    pub fn changes(&self) -> Vec<String> {
+        let mut changes = Vec::new();
+        collect(&self.changes, "", &mut changes);
+        changes
+    }
+
     /// Returns the link, or `None` if no path is set.
     ///
     /// Errors: an unknown profile or key, with the most similar name; a value that no link can have.
@@ -58,7 +76,7 @@ impl PathSettings {
             }
         };
         let mut table = Table::try_from(base)?;
-        merge(&mut table, &self.changes);
+        merge(&mut table, &self.changes, "")?;
         let config: Config =
             table.try_into().map_err(|error| anyhow!("path: {}", error.to_string().trim().replace('\n', " ")))?;
         config.check().context("path")?;
@@ -75,7 +93,8 @@ impl PathSettings {
         Ok(config)
     }
 
-    /// Sets one value as typed: `key` is empty for the profile, or a key below the path such as `down.loss`.
+    /// Sets one value as typed: `key` is empty for the profile, or a key below the path such as `down.loss`. The value
+    /// `none` removes a setting that a link can be without.
     ///
     /// Errors: the key goes through a value that is not a table.
     pub fn set(&mut self, key: &str, text: &str) -> anyhow::Result<()> {
@@ -120,14 +139,36 @@ impl From<PathSettings> for Table {
     }
 }
 
-/// Overwrites values in `below` with those of `above`, table by table.
-fn merge(below: &mut Table, above: &Table) {
+/// Overwrites values in `below` with those of `above`, table by table. `parent` is empty, or the key of these tables
+/// with a dot.
+///
+/// Errors: `none` for a setting that every link has.
+fn merge(below: &mut Table, above: &Table, parent: &str) -> anyhow::Result<()> {
     for (key, value) in above {
         match (below.get_mut(key), value) {
-            (Some(Value::Table(below)), Value::Table(above)) => merge(below, above),
+            (Some(Value::Table(below)), Value::Table(above)) => merge(below, above, &format!("{parent}{key}."))?,
+            (_, Value::String(text)) if text == NONE => {
+                let removable = if parent.is_empty() { &REMOVABLE_OF_LINK[..] } else { &REMOVABLE };
+                if !removable.contains(&key.as_str()) {
+                    bail!("path: {parent}{key} cannot be none; only {} can", removable.join(", "));
+                }
+                below.remove(key);
+            }
             _ => {
                 below.insert(key.clone(), value.clone());
             }
+        }
+    }
+    Ok(())
+}
+
+/// Adds the values of a table as `KEY=VALUE`.
+fn collect(table: &Table, parent: &str, to: &mut Vec<String>) {
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) => collect(inner, &format!("{parent}{key}."), to),
+            Value::String(text) => to.push(format!("{parent}{key}={text}")),
+            other => to.push(format!("{parent}{key}={other}")),
         }
     }
 }
@@ -178,6 +219,37 @@ mod tests {
             let error = format!("{:#}", path(sets).unwrap_err());
             assert!(error.contains(needle), "{sets:?}: {error}");
         }
+    }
+
+    #[test]
+    fn none_removes_settings_that_a_link_can_be_without() {
+        let none = |key: &str| path(&[("", "3g"), (key, "none")]);
+        assert_eq!(none("down.rate").unwrap().unwrap().down.rate, None);
+        assert_eq!(
+            path(&[("", "3g"), ("down.loss", "100%"), ("down.loss_burst", "none")]).unwrap().unwrap().down.loss.get(),
+            1.0
+        );
+        // Also if the profile does not have it.
+        assert_eq!(none("nat").unwrap(), path(&[("", "3g")]).unwrap());
+        for key in ["down.delay", "up.los", "down", "jitter"] {
+            let error = format!("{:#}", none(key).unwrap_err());
+            assert!(error.contains(&format!("{key} cannot be none; only ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn changes_are_written_as_they_are_set() {
+        let sets = [("down.loss", "1%"), ("down.loss_burst", "3"), ("nat", "{ idle = \"8min\" }"), ("up.rate", "none")];
+        let mut path = PathSettings::of("3g");
+        sets.iter().for_each(|(key, text)| path.set(key, text).unwrap());
+        let changes = path.changes();
+        assert_eq!(changes, ["down.loss=1%", "down.loss_burst=3", "nat.idle=8min", "up.rate=none"]);
+        let mut again = PathSettings::of(path.profile());
+        changes
+            .iter()
+            .map(|change| change.split_once('=').unwrap())
+            .for_each(|(key, text)| again.set(key, text).unwrap());
+        assert_eq!(again, path);
     }
 
     #[test]

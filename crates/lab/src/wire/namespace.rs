@@ -149,8 +149,11 @@ fn drops_of(text: &str, device: &str) -> Option<u64> {
     Some(received + sent)
 }
 
-/// Moves this thread into a new network namespace.
-pub(crate) fn enter() -> anyhow::Result<()> {
+/// Moves this thread into a new network namespace, in which only loopback works. Programs that this thread starts are
+/// in the same namespace.
+///
+/// Errors: no root, or no `ip`.
+pub fn enter() -> anyhow::Result<()> {
     unshare(CloneFlags::CLONE_NEWNET).context("a network namespace needs root")?;
     ip(&["link", "set", "lo", "up"])
 }

@@ -4,18 +4,19 @@ use std::{
     io::{Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
     process::Command,
-    sync::atomic::AtomicBool,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
 use millrace_lab::{
-    path::{TunCable, behind, congestion_control},
+    path::{Emulator, PathSettings, TunCable, behind, congestion_control, emulator::LiveDirection, knobs::Knobs},
     wire::namespace,
 };
 use millrace_link::{Cause, Config, Direction, PipeConfig, Probability, Traces};
 
+/// Moves the test into a network namespace of its own: a browser aborts its requests when a device appears beside it.
 fn is_possible() -> bool {
-    match TunCable::check() {
+    match TunCable::check().and_then(|()| namespace::enter()) {
         Ok(()) => true,
         Err(error) => {
             eprintln!("SKIPPED: no link between namespaces here: {error:#}");
@@ -216,6 +217,45 @@ fn activity_has_sent_and_received_packets_of_each_device() {
     assert_eq!(seen, [(first, up, 128), (first, down, 38), (second, up, 78), (second, down, 38)]);
     let took = packets[1].at.since(packets[0].at);
     assert!(took >= Duration::from_millis(40), "sent at the start, received at the end: {took:?}");
+}
+
+#[test]
+fn command_changes_the_running_link_and_keeps_its_counters() {
+    if !is_possible() {
+        return;
+    }
+    let mut knobs = Knobs::new("r".into(), PathSettings::default(), Traces::default()).expect("a link");
+    let options = behind::Options { config: knobs.config(), traces: Traces::default(), seed: 1, log: None };
+    let mut program = Command::new("bash");
+    program.args(["-c", "while sleep 0.01; do echo > /dev/udp/$LINK_HOST/9; done"]);
+    let (stop, deadline) = (AtomicBool::new(false), Instant::now() + Duration::from_secs(60));
+    let lost = |live: &LiveDirection| live.counters.dropped(Cause::Channel);
+    let mut stages: Vec<LiveDirection> = Vec::new();
+    let look = |emulator: &Emulator| {
+        let live = emulator.live().up;
+        let since = stages.last().copied().unwrap_or_default();
+        let delivered = live.counters.delivered - since.counters.delivered;
+        let (is_done, change) = match stages.len() {
+            0 => (delivered >= 10, "up.loss=100%"),
+            1 => (lost(&live) >= 10, "up.delay=70ms\", \"up.loss=0%"),
+            2 => (delivered >= 20 && live.delay_max >= Duration::from_millis(70), "up.delay=0s"),
+            _ => return stop.store(true, Relaxed),
+        };
+        if is_done {
+            let answer = knobs.handle(&format!(r#"{{ "run": "r", "id": "c", "set": ["{change}"] }}"#));
+            assert_eq!(answer.expect("an answer").error, None);
+            emulator.configure(knobs.config(), knobs.traces().clone());
+            stages.push(live);
+        }
+        stop.fetch_or(Instant::now() > deadline, Relaxed);
+    };
+    let (_, report) = behind::run(options, program, &stop, |_| {}, look).expect("it ran");
+    let [before, without, late] = &stages[..] else { panic!("in time: {stages:?}") };
+    assert!(lost(before) == 0 && before.delay_sum < Duration::from_millis(70), "{before:?}");
+    // A command takes effect within 20 ms.
+    assert!(without.counters.delivered - before.counters.delivered < 10, "{before:?} {without:?}");
+    assert!(late.counters.received >= 40 && report.up.received >= late.counters.received, "{late:?} {report:?}");
+    assert!(lost(late) - lost(without) < 10 && report.up.dropped(Cause::Channel) == lost(late), "{late:?} {report:?}");
 }
 
 #[test]

@@ -28,10 +28,19 @@ export const us: Format = (value) => {
   return `${three.format(value)} µs`;
 };
 
+/** Formats milliseconds in the shortest suitable unit. */
+export const ms: Format = (value) => (value === 0 ? '0 ms' : us(known(value) ? value * 1000 : value));
+
 export const bytes: Format = (value) => {
   if (!known(value)) return UNKNOWN;
   for (const [step, unit] of [[1e9, 'GB'], [1e6, 'MB'], [1e3, 'kB']] as const) if (Math.abs(value) >= step) return `${three.format(value / step)} ${unit}`;
   return `${three.format(value)} B`;
+};
+
+export const bitsPerS: Format = (value) => {
+  if (!known(value)) return UNKNOWN;
+  for (const [step, unit] of [[1e9, 'Gbit/s'], [1e6, 'Mbit/s'], [1e3, 'kbit/s']] as const) if (Math.abs(value) >= step * 0.9995) return `${three.format(value / step)} ${unit}`;
+  return `${three.format(value)} bit/s`;
 };
 
 /** Formats a share as percent. */
