@@ -125,6 +125,7 @@ impl Experiment for KaradoganTopologies {
                 "One-way delay from the scheduled movement, on loopback; all wearers in one thread.".into(),
                 "Passed: all movements were delivered, 99 % of them within 500 ms.".into(),
             ],
+            ..Table::default()
         })
     }
 }
