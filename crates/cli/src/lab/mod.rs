@@ -5,6 +5,7 @@ mod capacity;
 mod compare;
 mod doctor;
 mod exit;
+mod heartbeat;
 mod link;
 mod list;
 mod live;
@@ -48,6 +49,8 @@ enum Command {
     Report(report::Args),
     /// Emulate a network: run a program behind it, or check that it is exact
     Link(link::Args),
+    /// Find the longest heartbeat interval that keeps connections alive in the network to a server
+    Heartbeat(heartbeat::Args),
     /// Show the limits of this machine and the commands that raise them
     Doctor(doctor::Args),
 }
@@ -60,6 +63,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(&args),
         Command::Link(args) => link::run(args),
+        Command::Heartbeat(args) => heartbeat::run(args),
         Command::Doctor(args) => doctor::run(&args),
     };
     result.unwrap_or_else(|error| {

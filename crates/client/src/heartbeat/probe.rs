@@ -60,8 +60,9 @@ impl Probe {
         if let Some((name, bearer)) = server.authorization() {
             request = request.with_header(name, bearer);
         }
-        let connector = Connector::Rustls(tls::config(&["http/1.1"]).into());
-        let opened = connect_async_tls_with_config(request, None, true, Some(connector)).await;
+        // The roots of the system are read only if they are needed: reading them delays other probes.
+        let connector = server.is_tls().then(|| Connector::Rustls(tls::config(&["http/1.1"]).into()));
+        let opened = connect_async_tls_with_config(request, None, true, connector).await;
         let (mut socket, _) = opened.map_err(|error| refusal(error, server))?;
         let not_millrace = || HeartbeatError::Refused(format!("{} does not answer as Millrace does", server.shown()));
         loop {
