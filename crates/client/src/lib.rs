@@ -3,11 +3,12 @@
 //! This crate never links the server: it uses the wire protocol (`docs/reference/protocol.md`) like any other client.
 //! It never knows the meaning of a publication.
 //!
-//! Read first: [`publish::HttpPublisher`], [`subscription::read`], [`data_channel::Connection`].
+//! Read first: [`publish::HttpPublisher`], [`subscription::read`], [`data_channel::Connection`], [`heartbeat::search`].
 
 pub mod backoff;
 pub mod clock;
 pub mod data_channel;
+pub mod heartbeat;
 pub mod http;
 pub mod problem;
 pub mod publish;

@@ -447,6 +447,16 @@ pub struct Table {
     /// Notes for the reader: assumptions and sources.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// Findings against the figures of the table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub validity: Vec<Finding>,
+}
+
+impl Table {
+    /// Returns whether conclusions may be drawn from this table.
+    pub fn is_valid(&self) -> bool {
+        !self.validity.iter().any(|finding| finding.invalidates)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -456,7 +466,7 @@ pub struct Column {
     pub unit: String,
 }
 
-/// Finding that speaks against a run.
+/// Finding that speaks against a run, or against a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// Short, stable code: `generator_bound`.

@@ -6,6 +6,7 @@ mod compare;
 mod doctor;
 mod exit;
 mod feed;
+mod heartbeat;
 mod link;
 mod link_live;
 mod list;
@@ -50,6 +51,8 @@ enum Command {
     Report(report::Args),
     /// Emulate a network: run a program behind it, or check that it is exact
     Link(link::Args),
+    /// Find the longest heartbeat interval that keeps connections alive in the network to a server
+    Heartbeat(heartbeat::Args),
     /// Show the limits of this machine and the commands that raise them
     Doctor(doctor::Args),
 }
@@ -62,6 +65,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(&args),
         Command::Link(args) => link::run(args),
+        Command::Heartbeat(args) => heartbeat::run(args),
         Command::Doctor(args) => doctor::run(&args),
     };
     result.unwrap_or_else(|error| {

@@ -280,3 +280,42 @@ fn stream_whose_client_acknowledges_nothing_is_closed() {
     let took = took.expect("the stream ended");
     assert!((3..20).contains(&took.as_secs()), "{took:?}: two heartbeats and the grace are 7 s");
 }
+
+/// A NAT swallows after seven and a half seconds of silence. The finder starts at the shortest interval that a server
+/// grants, which is five seconds.
+#[test]
+fn heartbeat_finder_brackets_timeout_of_a_nat() {
+    let nat = Nat { idle: Duration::from_millis(7500), on_idle: OnIdle::Swallow };
+    let cable = TunCable::new(LinkConfig { nat: Some(nat), ..LinkConfig::default() }, Traces::default(), 1, None);
+    if let Err(error) = TunCable::check() {
+        eprintln!("SKIPPED: no link between namespaces here: {error:#}");
+        return;
+    }
+    let start = || Ok(Server::start(&["--set", "server.hosts=[\"10.213.0.2\"]"]));
+    let found = namespace::across(&cable, start, |server| {
+        let port = server.address.rsplit(':').next().unwrap_or_default();
+        let url = format!("http://{}:{port}", namespace::FAR);
+        Ok(Process::start(&mut millrace(&["lab", "heartbeat", "--to", &url, "--max", "15s", "--json"])).finish())
+    });
+    let found = found.expect("the link works");
+    assert_eq!(found.code, Some(0), "{found:?}");
+    let found: serde_json::Value = serde_json::from_str(&found.out).expect("JSON");
+    let s = |key: &str| found[key].as_f64().unwrap_or_default();
+    assert!(5.0 < s("survived_s") && s("survived_s") < 7.7, "{found}");
+    assert!(7.5 < s("died_s") && s("died_s") <= 10.0, "{found}");
+    assert!(found["complete"] == true && (1.0..6.0).contains(&s("suggested_s")), "{found}");
+}
+
+#[test]
+fn heartbeat_finder_refuses_wrong_limits_and_servers() {
+    for (args, says) in [
+        (&["--max", "5s"][..], "10s to 12h"),
+        (&["--parallel", "1"], "from 2 to 32"),
+        (&["--to", "127.0.0.1:1"], "is not the address of a server"),
+        // Nothing listens there.
+        (&["--to", "http://127.0.0.1:9"], "a connection failed"),
+    ] {
+        let refused = run(&[&["lab", "heartbeat"], args].concat());
+        assert!(refused.code == Some(3) && refused.err.contains(says), "{args:?}: {refused:?}");
+    }
+}

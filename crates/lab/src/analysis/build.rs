@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use crate::{
     host::provenance::Provenance,
     judged::judged,
-    recording::{self, Factors, Load, LoadUnit, Placement, Recording, Run},
+    recording::{self, Factors, Load, LoadUnit, Placement, Recording, Run, Table},
     scenarios,
     slo::Slo,
     stats::compare::{Terms, compare},
@@ -170,7 +170,8 @@ fn head(recordings: &[Recording], runs: &[&Run], slo: Option<SloVerdict>) -> Hea
         provenance.lab_revision.as_deref().map(|revision| format!("{}, ", &revision[..revision.len().min(12)]));
     let planned: u32 = recordings.iter().map(|recording| recording.planned).sum();
     let runs_valid = runs.iter().filter(|run| run.is_valid()).count() as u32;
-    let gates = gates::gates(runs);
+    let tables: Vec<&Table> = recordings.iter().flat_map(|recording| &recording.tables).collect();
+    let gates = gates::gates(runs, &tables);
     Head {
         scenario: first.scenario.clone(),
         title: about.as_ref().map(|about| about.title.clone()).unwrap_or_default(),
@@ -190,7 +191,7 @@ fn head(recordings: &[Recording], runs: &[&Run], slo: Option<SloVerdict>) -> Hea
             cpu_pinning: in_order(runs.iter().map(|run| pinning(&run.placement))).join("; "),
             lab: format!("{} ({}{})", provenance.lab_version, revision.unwrap_or_default(), provenance.lab_profile),
         },
-        is_valid: runs_valid as usize == runs.len(),
+        is_valid: runs_valid as usize == runs.len() && tables.iter().all(|table| table.is_valid()),
         gates,
         runs_planned: planned.max(runs.len() as u32),
         runs_total: runs.len() as u32,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     host::validity::Limits,
-    recording::{PhaseName, Run},
+    recording::{PhaseName, Run, Table},
 };
 
 use super::{
@@ -88,9 +88,9 @@ fn corrupt(run: &Run) -> Option<Reading> {
     Some(Reading { value, limit: 0.0 })
 }
 
-/// Builds the gates of a report. The values are measured here, but a gate fails only by the findings of the runs. The
-/// findings depend on the form: in the quick form, noise of the machine does not invalidate a run.
-pub(super) fn gates(runs: &[&Run]) -> Vec<Gate> {
+/// Builds the gates of a report. The values are measured here, but a gate fails only by the findings of the runs and
+/// tables. The findings depend on the form: in the quick form, noise of the machine does not invalidate a run.
+pub(super) fn gates(runs: &[&Run], tables: &[&Table]) -> Vec<Gate> {
     // For each finding code: the number of invalid runs, and the detail of the first one.
     let mut found: BTreeMap<&str, (u32, &str)> = BTreeMap::new();
     for run in runs {
@@ -123,7 +123,18 @@ pub(super) fn gates(runs: &[&Run]) -> Vec<Gate> {
         });
     }
     let rest = found.into_iter().filter(|(code, _)| !reported.contains(code));
-    gates.extend(rest.map(|(code, (runs_failed, detail))| Gate {
+    gates.extend(rest.map(|(code, (runs_failed, detail))| failed(code, runs_failed, detail.to_owned())));
+    for table in tables {
+        let against = table.validity.iter().filter(|finding| finding.invalidates);
+        let note = |detail: &str| format!("table \"{}\": {detail}", table.title);
+        gates.extend(against.map(|finding| failed(&finding.code, 0, note(&finding.detail))));
+    }
+    gates
+}
+
+/// Returns a gate without a value.
+fn failed(code: &str, runs_failed: u32, note: String) -> Gate {
+    Gate {
         code: code.to_owned(),
         label: code.replace('_', " "),
         value: None,
@@ -131,9 +142,8 @@ pub(super) fn gates(runs: &[&Run]) -> Vec<Gate> {
         unit: String::new(),
         passed: false,
         runs_failed,
-        note: Some(detail.to_owned()),
-    }));
-    gates
+        note: Some(note),
+    }
 }
 
 impl Reading {

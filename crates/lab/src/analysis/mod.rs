@@ -77,7 +77,7 @@ pub struct Head {
     pub machine: Machine,
     /// Each gate once, with the value of its worst run.
     pub gates: Vec<Gate>,
-    /// True if all runs are valid.
+    /// True if all runs and tables are valid.
     pub is_valid: bool,
     /// Number of planned runs. It is larger than `runs_total` if the run was interrupted.
     pub runs_planned: u32,
@@ -117,12 +117,12 @@ pub struct Gate {
     pub limit: Option<f64>,
     /// Unit of `value` and `limit`: `%`, `ms`, `cores`, or empty.
     pub unit: String,
-    /// False: at least one run is invalid because of this gate. A value above the limit can still pass if the form
-    /// allows it; `note` then explains that.
+    /// False: at least one run or table is invalid because of this gate. A value above the limit can still pass if the
+    /// form allows it; `note` then explains that.
     pub passed: bool,
     /// Number of runs that failed this gate, out of [`Head::runs_total`].
     pub runs_failed: u32,
-    /// Finding in the first run that failed this gate.
+    /// Finding in the first run, or in the table, that failed this gate.
     pub note: Option<String>,
 }
 

@@ -61,7 +61,9 @@ pub fn summary(analysis: &Analysis) -> String {
             format!(": {value:.2} {}{limit}", gate.unit)
         });
         let note = gate.note.as_deref().map_or(String::new(), |note| format!(" ({note})"));
-        let _ = writeln!(text, "  failed in {} runs: {}{value}{note}", gate.runs_failed, gate.label);
+        // A gate of a table fails in no run.
+        let of_runs = if gate.runs_failed > 0 { format!(" in {} runs", gate.runs_failed) } else { String::new() };
+        let _ = writeln!(text, "  failed{of_runs}: {}{value}{note}", gate.label);
     }
     if let Some(slo) = &head.slo {
         let kept = if slo.passed { "kept" } else { "MISSED" };

@@ -469,6 +469,7 @@ fn table(title: &str, Rows(rows, names): Rows, notes: &[&str]) -> Table {
         columns: shown.into_iter().zip(units).map(|(name, unit)| Column { name, unit: unit.into() }).collect(),
         rows: rows.iter().map(|row| names.iter().map(|name| cell(row.text(name))).collect()).collect(),
         notes: notes.iter().map(|note| (*note).into()).collect(),
+        ..Table::default()
     }
 }
 

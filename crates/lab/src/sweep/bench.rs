@@ -38,6 +38,7 @@ pub struct Verdict {
     pub runs: u32,
     /// Number of runs that missed the service level, plus the number of failed checks in tables and wire cost report.
     pub missed: u32,
+    /// Number of invalid runs, plus the number of invalid tables.
     pub invalid: u32,
 }
 
@@ -84,7 +85,7 @@ impl Bench<'_> {
     }
 
     /// Returns a function like [`Bench::go_on`] for another thread.
-    pub fn go_on_elsewhere(&self) -> impl Fn() -> anyhow::Result<()> + Send + '_ {
+    pub fn go_on_elsewhere(&self) -> impl Fn() -> anyhow::Result<()> + Send + Sync + '_ {
         let stop = self.stop;
         move || check(stop)
     }
@@ -99,9 +100,22 @@ impl Bench<'_> {
         self.versions.get(target).map_or("", String::as_str)
     }
 
-    /// Records a table, replacing an older one with the same name.
-    pub fn table(&mut self, table: Table) -> anyhow::Result<()> {
+    /// Records a table, replacing an older one with the same name. Its findings become notes, too.
+    pub fn table(&mut self, mut table: Table) -> anyhow::Result<()> {
+        self.accept_noise(&mut table.validity);
+        let note = |finding: &Finding| {
+            format!("{}: {}.", if finding.invalidates { "Not valid" } else { "Finding" }, finding.detail)
+        };
+        table.notes.extend(table.validity.iter().map(note));
         self.store.add_table(table)
+    }
+
+    /// In the quick form, noise of the machine does not invalidate results.
+    fn accept_noise(&self, findings: &mut [Finding]) {
+        if self.form == Form::Quick {
+            let noise = findings.iter_mut().filter(|finding| NOISE.contains(&finding.code.as_str()));
+            noise.for_each(|finding| finding.invalidates = false);
+        }
     }
 
     pub fn has_table(&self, name: &str) -> bool {
@@ -120,6 +134,11 @@ impl Bench<'_> {
     /// Returns the number of failed checks in the tables and the wire cost report.
     pub(super) fn failed(&self) -> u32 {
         judged(self.store.wire_cost(), self.store.tables()).iter().map(|judged| judged.failed.len() as u32).sum()
+    }
+
+    /// Returns the number of tables that are invalid.
+    pub(super) fn invalid_tables(&self) -> u32 {
+        self.store.tables().iter().filter(|table| !table.is_valid()).count() as u32
     }
 
     /// Returns true if a run with this part, target, transport, factors and repeat is recorded.
@@ -212,10 +231,7 @@ impl Bench<'_> {
         if self.stop.load(Relaxed) {
             return Err(Interrupted.into());
         }
-        if self.form == Form::Quick {
-            let noise = run.validity.iter_mut().filter(|finding| NOISE.contains(&finding.code.as_str()));
-            noise.for_each(|finding| finding.invalidates = false);
-        }
+        self.accept_noise(&mut run.validity);
         if run.placement.is_shared {
             run.validity.push(Finding {
                 code: "shared_cpu".into(),

@@ -120,6 +120,7 @@ pub fn measure(
             format!("A level is kept or missed when {AGREE} runs agree; both are within {:.0} %.", PRECISION * 100.0),
             "not known: the generator or the machine limited, not the server.".into(),
         ],
+        ..Table::default()
     })?;
     Ok(all)
 }

@@ -63,6 +63,7 @@ impl Request {
                 }
             }
             bench.verdict.missed += bench.failed();
+            bench.verdict.invalid += bench.invalid_tables();
             Ok(bench.verdict)
         })
     }

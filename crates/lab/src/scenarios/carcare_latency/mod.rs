@@ -80,6 +80,7 @@ fn latency(groups: &[Group<'_>]) -> Table {
             "first: the first second with a delivery. The first message of the thesis includes the connection.".into(),
             "sd: of the population, as in the thesis.".into(),
         ],
+        ..Table::default()
     }
 }
 
@@ -115,6 +116,7 @@ fn polling(groups: &[Group<'_>], every_s: f64) -> Table {
         ]),
         rows: polls.map(row).collect(),
         notes: vec!["The excess over the expected mean is the round-trip time: 65 ms of 2.15 s in the thesis.".into()],
+        ..Table::default()
     }
 }
 

@@ -8,16 +8,22 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use rustix::net::sockopt::set_tcp_quickack;
 use socket2::{Domain, Socket, Type};
 
-use crate::load::{
-    Dialect, Event,
-    http::{exchange, get, post},
-    payload::Stamp,
+use crate::{
+    load::{
+        Dialect, Event, Role,
+        http::{exchange, get, post},
+        payload::Stamp,
+        websocket::{Bare, PING, frame_into},
+    },
+    targets::{ClientOptions, Transport, find},
 };
 
 const BYTES: usize = 134;
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Longest wait for data before the client looks at its conditions.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct Client {
@@ -34,7 +40,19 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(dialect: Box<dyn Dialect>) -> Client {
+    /// Returns a subscriber of Millrace.
+    pub fn of(transport: Transport, channel: &str) -> anyhow::Result<Client> {
+        let poll_every = Duration::from_millis(100);
+        let ask = ClientOptions { role: Role::Subscriber, channel, poll_every };
+        Ok(Self::new(find("millrace")?.dialect(transport, &ask)))
+    }
+
+    /// Returns a subscriber over a WebSocket to which the server sends as few heartbeats as it allows.
+    pub fn without_heartbeats(channel: &str) -> Client {
+        Self::new(Box::new(Bare::new(format!("/v1/channels/{channel}"))))
+    }
+
+    fn new(dialect: Box<dyn Dialect>) -> Client {
         let (now, empty) = (Instant::now(), Vec::new);
         Client {
             dialect,
@@ -56,7 +74,9 @@ impl Client {
         socket.connect(&address.into())?;
         let socket = TcpStream::from(socket);
         socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(LOOK_EVERY))?;
+        // A delayed acknowledgement would be the last packet, and shorten the silence that follows. The option is no
+        // more than a hint.
+        let _ = set_tcp_quickack(&socket, true);
         self.socket = Some(socket);
         (self.partial, self.out, self.last) = (Vec::new(), Vec::new(), Instant::now());
         self.is_ready = self.dialect.open(&mut self.out);
@@ -80,6 +100,9 @@ impl Client {
                 self.dialect.wake(now_ns, &mut self.out);
             }
             let said = std::mem::take(&mut self.out);
+            let timer = self.dialect.wake_at_ns().map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)));
+            let wait = lasts.saturating_sub(start.elapsed()).min(LOOK_EVERY).min(timer.unwrap_or(LOOK_EVERY));
+            socket.set_read_timeout(Some(wait.max(Duration::from_millis(1))))?;
             let length = match socket.write_all(&said).and_then(|()| socket.read(&mut bytes)) {
                 Ok(length) => length,
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
@@ -102,6 +125,11 @@ impl Client {
         Ok(())
     }
 
+    /// Appends a ping of a WebSocket, which the next [`Client::run`] sends.
+    pub fn ping(&mut self) {
+        frame_into(PING, b"", &mut self.out);
+    }
+
     /// Returns how many of the first `published` messages are missing, and how many messages arrived more than once.
     pub fn lost_and_again(&self, published: u64) -> (u64, u64) {
         let mut once = self.heard.clone();
@@ -122,10 +150,10 @@ pub fn publish(server: SocketAddr, channel: &str, n: u64) -> anyhow::Result<()> 
 }
 
 /// Returns the number of open subscriptions of a channel, as the server counts them.
-pub fn presence(server: SocketAddr, channel: &str) -> anyhow::Result<u64> {
+pub fn presence(server: &mut TcpStream, channel: &str) -> anyhow::Result<u64> {
     let mut out = Vec::new();
     get(&format!("/v1/presence/{channel}"), "", &mut out);
-    let (_, body) = ask(&mut TcpStream::connect(server)?, &out)?;
+    let (_, body) = ask(server, &out)?;
     let answer: serde_json::Value = serde_json::from_slice(&body)?;
     answer["count"].as_u64().context("no count")
 }

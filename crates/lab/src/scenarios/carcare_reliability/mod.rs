@@ -1,33 +1,49 @@
 //! The network faults that Somogyi observed, in scaled time: forgotten connections, caches that ignore headers, and a
 //! change of network (row S-06).
 //!
-//! The result is one table. It shows each check by transport: whether all messages arrived at once, when each end
-//! noticed the fault, and the number of stale, lost and duplicate messages.
+//! One table shows each check by transport: whether all messages arrived at once, when each end noticed the fault, and
+//! the number of stale, lost and duplicate messages. The other table has the networks of table 8, found by measuring.
+//!
+//! - this file: parameters, order of the checks
+//! - [`network`]: an emulated link with a NAT, or a middlebox where links are not possible
+//! - [`nat`]: the checks of a NAT
+//! - [`checks`]: the checks of a change of network, a cache and a proxy
+//! - [`idle_times`]: the networks of table 8
+//! - [`client`], [`row`], [`tables`]: client, results, their tables
 
 mod checks;
 mod client;
+mod idle_times;
+mod nat;
+mod network;
+mod row;
+mod tables;
 
-use std::{thread, time::Duration};
+use std::{net::SocketAddr, thread, time::Duration};
 
 use anyhow::ensure;
+use millrace_link::Config;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use crate::{
-    judged::{PASSED, PROMISED},
-    recording::{Column, Table},
+    path::PathSettings,
+    recording::{Finding, LinkRun},
     sweep::{Bench, Experiment},
     targets::{Options, Server, Transport, check_over_tcp, find},
 };
 
-use checks::{Path, Row};
+use idle_times::Scale;
+use nat::Heartbeat;
+use network::Networks;
+use row::Row;
 
 /// Entry in the list of scenarios.
 pub struct CarcareReliability;
 
-const TABLE: &str = "reliability";
 /// Number of rounds of polls through a cache.
 const ROUNDS: u64 = 6;
+/// Estimated time of the checks without a NAT, per repeat.
+const OTHER_CHECKS_S: f64 = 6.0;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,7 +53,11 @@ struct Choice {
     transports: Vec<Transport>,
     #[serde(with = "humantime_serde")]
     nat_idle: Duration,
+    networks: Vec<String>,
+    minutes_per_s: f64,
     messages: u64,
+    repeats: u32,
+    path: PathSettings,
 }
 
 impl Choice {
@@ -47,10 +67,28 @@ impl Choice {
         ensure!(!choice.transports.is_empty(), "transports: one at least");
         check_over_tcp(&choice.transports)?;
         ensure!((1..=1000).contains(&choice.messages), "messages: 1 to 1,000");
+        ensure!((1..=20).contains(&choice.repeats), "repeats: 1 to 20");
         // Millrace checks only once a second which connections need a heartbeat.
         let lasts = Duration::from_secs(4)..=Duration::from_secs(60);
         ensure!(lasts.contains(&choice.nat_idle), "nat_idle: 4s to 60s");
+        // With a larger scale, delays of the machine are minutes of the thesis.
+        ensure!((0.1..=30.0).contains(&choice.minutes_per_s), "minutes_per_s: 0.1 to 30");
+        idle_times::cases(&choice.networks)?;
+        choice.link()?;
         Ok(choice)
+    }
+
+    /// Returns the link to which NATs are added.
+    fn link(&self) -> anyhow::Result<Config> {
+        let link = self.path.config()?.unwrap_or_default();
+        ensure!(link.nat.is_none(), "path.nat: the scenario has NATs of its own: set nat_idle");
+        ensure!(link.address_changes.is_empty(), "path.address_changes: the scenario changes addresses itself");
+        ensure!(link.up.trace.is_none() && link.down.trace.is_none(), "path: a trace needs `millrace lab link run`");
+        Ok(link)
+    }
+
+    fn scale(&self) -> Scale {
+        Scale { minutes_per_s: self.minutes_per_s }
     }
 }
 
@@ -60,137 +98,150 @@ impl Experiment for CarcareReliability {
     }
 
     fn estimate_s(&self, parameters: &toml::Table) -> f64 {
-        Choice::read(parameters).map_or(0.0, |choice| 12.0 + 7.0 * choice.nat_idle.as_secs_f64())
+        let of = |choice: Choice| {
+            let repeat_s = nat::estimate_s(choice.nat_idle) + OTHER_CHECKS_S;
+            let cases = idle_times::cases(&choice.networks).unwrap_or_default();
+            f64::from(choice.repeats) * repeat_s + choice.scale().estimate_s(&cases)
+        };
+        Choice::read(parameters).map_or(0.0, of)
     }
 
     fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()> {
-        if bench.has_table(TABLE) {
-            return Ok(());
-        }
         let choice = Choice::read(parameters)?;
-        let options = bench.options("millrace", &[]);
-        let (mut rows, idle) = (Vec::new(), choice.nat_idle);
+        let networks = Networks::new(choice.link()?, choice.path.name(), bench.seed);
+        if let Some(finding) = networks.finding(bench.form) {
+            bench.note(&finding.detail);
+        }
+        if !bench.has_table(tables::RELIABILITY) {
+            reliability(&choice, &networks, bench)?;
+        }
+        if !bench.has_table(tables::NETWORKS) && !choice.networks.is_empty() {
+            idle_times(&choice, &networks, bench)?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs all checks and records their table.
+fn reliability(choice: &Choice, networks: &Networks, bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    let options = bench.options("millrace", &[]);
+    let (mut rows, mut links) = (Vec::new(), Vec::new());
+    for _ in 0..choice.repeats {
         bench.go_on()?;
-        // The checks mostly wait, so they run at the same time.
-        thread::scope(|scope| -> anyhow::Result<()> {
-            let nat = |heartbeat| with_server(&options, heartbeat, &choice, |path| checks::nat(path, idle, heartbeat));
-            let heartbeats = [None, Some(idle / 2), Some(idle * 3 / 2)];
-            let running = heartbeats.map(|heartbeat| scope.spawn(move || nat(heartbeat)));
-            for one in running {
-                rows.extend(one.join().expect("it does not panic")?);
-            }
-            Ok(())
-        })?;
+        for (made, link) in nats(choice, networks, &options)? {
+            Row::merge(&mut rows, made);
+            links.extend(link);
+        }
         bench.go_on()?;
-        rows.extend(with_server(&options, None, &choice, |path| checks::change_of_network(path, choice.messages))?);
-        rows.extend(with_server(&options, None, &choice, checks::buffer)?);
+        let change = |server, transport| checks::change_of_network(server, transport, choice.messages);
+        Row::merge(&mut rows, with_server(&options, choice, change)?);
+        Row::merge(&mut rows, with_server(&options, choice, checks::buffer)?);
         bench.go_on()?;
         let server = start(&options, None)?;
-        let path = Path { target: find("millrace")?, server: server.address, transport: Transport::Session };
         for wait in ["", "&wait=100ms"] {
             for busting in [false, true] {
-                rows.push(checks::cache(path, wait, busting, ROUNDS)?);
+                Row::merge(&mut rows, vec![checks::cache(server.address, wait, busting, ROUNDS)?]);
             }
         }
-        let pauses: Vec<Duration> = (1..=12).map(|tenths| idle * tenths / 8).collect();
-        let longest = checks::longest_pause(path, idle, &pauses)?;
-        let table = table(&rows, idle, longest);
-        rows.iter().for_each(|row| bench.note(&describe(row)));
-        bench.note(table.notes.first().map_or("", String::as_str));
-        bench.table(table)
     }
+    rows.iter().for_each(|row| bench.note(&describe(row)));
+    let findings = findings(networks, &links, bench);
+    bench.table(tables::reliability(&rows, choice.repeats, findings, network::cost(&links)))
+}
+
+/// Runs the checks of all NATs at the same time: they mostly wait.
+fn nats(choice: &Choice, networks: &Networks, options: &Options) -> anyhow::Result<Vec<(Vec<Row>, Option<LinkRun>)>> {
+    thread::scope(|scope| {
+        let run = |check: nat::Check| check.run(networks, &choice.transports, |heartbeat| start(options, heartbeat));
+        let checks = nat::checks(choice.nat_idle, networks.are_emulated());
+        let running: Vec<_> = checks.into_iter().map(|check| scope.spawn(move || run(check))).collect();
+        running.into_iter().map(|one| one.join().expect("it does not panic")).collect()
+    })
+}
+
+/// Searches in all networks of table 8 at the same time, and records their table.
+fn idle_times(choice: &Choice, networks: &Networks, bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    let options = bench.options("millrace", &[]);
+    let (scale, cases) = (choice.scale(), idle_times::cases(&choice.networks)?);
+    let go_on = bench.go_on_elsewhere();
+    let results = thread::scope(|scope| -> anyhow::Result<Vec<_>> {
+        let (go_on, options) = (&go_on, &options);
+        let run = |case| idle_times::run(case, networks, scale, choice.repeats, || start(options, None), go_on);
+        let running: Vec<_> = cases.into_iter().map(|case| scope.spawn(move || run(case))).collect();
+        running.into_iter().map(|one| one.join().expect("it does not panic")).collect()
+    })?;
+    drop(go_on);
+    let (outcomes, links): (Vec<_>, Vec<_>) = results.into_iter().unzip();
+    let links: Vec<LinkRun> = links.into_iter().flatten().collect();
+    outcomes.iter().for_each(|outcome| bench.note(&describe_network(outcome, scale)));
+    let findings = findings(networks, &links, bench);
+    bench.table(tables::networks(&outcomes, scale, choice.repeats, findings, network::cost(&links)))
+}
+
+fn findings(networks: &Networks, links: &[LinkRun], bench: &Bench<'_>) -> Vec<Finding> {
+    networks.finding(bench.form).into_iter().chain(network::findings(links)).collect()
 }
 
 /// Runs a check with all transports at the same time, on one new server.
 fn with_server(
     options: &Options,
-    heartbeat: Option<Duration>,
     choice: &Choice,
-    check: impl Fn(Path) -> anyhow::Result<Row> + Sync,
+    check: impl Fn(SocketAddr, Transport) -> anyhow::Result<Row> + Sync,
 ) -> anyhow::Result<Vec<Row>> {
-    let (server, target) = (start(options, heartbeat)?, find("millrace")?);
+    let server = start(options, None)?;
     thread::scope(|scope| {
-        let address = server.address;
-        let paths = choice.transports.iter().map(|transport| Path { target, server: address, transport: *transport });
-        let check = &check;
-        let running: Vec<_> = paths.map(|path| scope.spawn(move || check(path))).collect();
+        let (check, address) = (&check, server.address);
+        let spawn = |transport: &Transport| {
+            let transport = *transport;
+            scope.spawn(move || check(address, transport))
+        };
+        let running: Vec<_> = choice.transports.iter().map(spawn).collect();
         running.into_iter().map(|one| one.join().expect("it does not panic")).collect()
     })
 }
 
 /// Starts Millrace. Without `heartbeat`, the server sends as few heartbeats as possible.
-fn start(options: &Options, heartbeat: Option<Duration>) -> anyhow::Result<Server> {
+fn start(options: &Options, heartbeat: Option<Heartbeat>) -> anyhow::Result<Server> {
     let ms = |name: &str, lasts: Duration| ["--set".to_owned(), format!("limits.{name}={}ms", lasts.as_millis())];
     let arguments = match heartbeat {
-        Some(every) => [ms("heartbeat", every), ms("grace", every), ms("hold_max", every)].concat(),
+        Some(Heartbeat { every, grace }) => {
+            [ms("heartbeat", every), ms("grace", grace), ms("hold_max", every)].concat()
+        }
         None => ms("heartbeat", Duration::from_secs(3600)).to_vec(),
     };
     find("millrace")?.start(&Options { arguments, ..options.clone() })
 }
 
-fn table(rows: &[Row], idle: Duration, longest: Option<Duration>) -> Table {
-    let column = |(name, unit): (&str, &str)| Column { name: name.into(), unit: unit.into() };
-    let columns = [
-        ("check", ""),
-        ("transport", ""),
-        (PROMISED, ""),
-        (PASSED, ""),
-        ("client noticed", "s"),
-        ("server noticed", "s"),
-        ("stale", "answers"),
-        ("lost", "messages"),
-        ("again", "messages"),
-    ];
-    let finder = match longest {
-        Some(pause) => format!("The longest pause that survived this NAT was {pause:?}; its timeout is {idle:?}."),
-        None => format!("No pause survived; the timeout of the NAT is {idle:?}."),
-    };
-    let cells = |row: &Row| -> Vec<Value> {
-        let Row { check, transport, promised, passed, client_s, server_s, stale, lost, again } = row;
-        let said = |is_so: bool| if is_so { "yes" } else { "no" };
-        vec![
-            json!(check),
-            json!(transport),
-            json!(said(*promised)),
-            json!(said(*passed)),
-            json!(client_s),
-            json!(server_s),
-            json!(stale),
-            json!(lost),
-            json!(again),
-        ]
-    };
-    Table {
-        name: TABLE.into(),
-        title: "Connections in difficult networks".into(),
-        columns: columns.map(column).to_vec(),
-        rows: rows.iter().map(cells).collect(),
-        notes: vec![
-            finder,
-            "Noticed: time from the start of the silence; empty: not within five times the timeout of the NAT.".into(),
-            "The NAT acknowledges the packets that it drops. Without these, TCP gives up after 15 minutes with Linux's defaults.".into(),
-            "The cache also stores 204, as RFC 9110, 15.1, allows: an empty poll has the URL of the next poll unless it carries `_`, as the clients of Millrace do.".into(),
-            "A bare WebSocket carries no positions: after a reconnect, its client receives only new publications.".into(),
-        ],
-    }
-}
-
 fn describe(row: &Row) -> String {
-    let seconds = |at: Option<f64>| at.map_or("-".to_owned(), |at| format!("{at:.1} s"));
+    let seconds = |at: Option<(f64, f64)>| at.map_or("-".to_owned(), |(median, _)| format!("{median:.1} s"));
     format!(
         "{:<40} {:<13} {:<7} client {:>6}  server {:>6}  stale {} lost {} again {}",
         row.check,
         row.transport,
-        match (row.passed, row.promised) {
+        match (row.passed(), row.promised) {
             (true, _) => "passed",
             (false, true) => "FAILED",
             (false, false) => "failed",
         },
-        seconds(row.client_s),
-        seconds(row.server_s),
-        row.stale,
-        row.lost,
-        row.again
+        seconds(row.times(|outcome| outcome.client_s)),
+        seconds(row.times(|outcome| outcome.server_s)),
+        row.sum(|outcome| outcome.stale),
+        row.sum(|outcome| outcome.lost),
+        row.sum(|outcome| outcome.again)
+    )
+}
+
+fn describe_network(outcome: &idle_times::Outcome, scale: Scale) -> String {
+    let minutes = |time: Option<Duration>| time.map_or("-".to_owned(), |time| format!("{:.1}", scale.minutes(time)));
+    format!(
+        "{:<28} {:>6} min  survived {:>6}  died {:>6}  heartbeat {:>6}  lost {}  {}",
+        outcome.case.title,
+        outcome.case.minutes.map_or("180+".to_owned(), |minutes| minutes.to_string()),
+        minutes(outcome.survived()),
+        minutes(outcome.died()),
+        minutes(outcome.suggested()),
+        outcome.lost(),
+        if outcome.passed(scale) { "passed" } else { "FAILED" }
     )
 }
 
@@ -208,17 +259,37 @@ mod tests {
             Choice::read(&all)
         };
         assert!(parameters("").is_ok());
-        for refused in ["targets = [\"ws\"]", "transports = []", "nat_idle = \"1s\"", "messages = 0", "other = 1"] {
+        for refused in [
+            "targets = [\"ws\"]",
+            "transports = []",
+            "nat_idle = \"1s\"",
+            "messages = 0",
+            "repeats = 0",
+            "minutes_per_s = 0.0",
+            "minutes_per_s = 60.0",
+            "networks = [\"lan\"]",
+            "path = \"9g\"",
+            "path = { nat = { idle = \"4s\" } }",
+            "path = { up = { trace = \"a\" } }",
+            "path = { address_changes = [\"4s\"] }",
+            "other = 1",
+        ] {
             assert!(parameters(refused).is_err(), "{refused}");
         }
+        assert!(parameters("path = \"3g\"").unwrap().link().unwrap().down.rate.is_some());
     }
 
     #[test]
-    fn unnoticed_failure_is_null_in_the_table() {
-        let row = Row { check: "x".into(), transport: "sse".into(), client_s: Some(2.0), lost: 1, ..Row::default() };
-        let table = table(&[row], Duration::from_secs(4), Some(Duration::from_millis(3500)));
-        assert_eq!(table.rows[0].len(), table.columns.len());
-        assert_eq!(table.rows[0][2..7], [json!("no"), json!("no"), json!(2.0), json!(null), json!(0)]);
-        assert!(table.notes[0].contains("3.5s") && table.notes[0].contains("4s"));
+    fn forms_take_as_long_as_promised() {
+        let file: toml::Table = include_str!("scenario.toml").parse().expect("a table");
+        let of = |form: &str| {
+            let mut all = file["parameters"].as_table().expect("parameters").clone();
+            all.extend(file.get(form).and_then(toml::Value::as_table).cloned().unwrap_or_default());
+            CarcareReliability.estimate_s(&all)
+        };
+        let (quick, full, thesis) = (of("quick"), of("full"), of("thesis"));
+        assert!(20.0 < quick && quick <= 55.0, "{quick}");
+        assert!(quick < full && full <= 360.0, "{full}");
+        assert!(full < thesis && thesis <= 1800.0, "{thesis}");
     }
 }

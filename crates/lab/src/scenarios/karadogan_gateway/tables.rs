@@ -368,6 +368,7 @@ pub fn table(name: &str, title: &str, columns: &[(&str, &str)], rows: Vec<Vec<Va
         columns: columns.iter().map(|(name, unit)| Column { name: (*name).into(), unit: (*unit).into() }).collect(),
         rows,
         notes: notes.iter().map(|note| (*note).to_owned()).collect(),
+        ..Table::default()
     }
 }
 

@@ -207,6 +207,7 @@ fn figures(networks: &[Network<'_>], decisions: &[Vec<Decision>], recording: &Re
         columns: self::columns(&columns),
         rows: rows.collect(),
         notes: notes(networks, recording),
+        ..Table::default()
     }
 }
 
@@ -309,6 +310,7 @@ fn recommendations(networks: &[Network<'_>], decisions: &[Vec<Decision>], record
         ]),
         rows: networks.iter().zip(decisions).map(|(network, decisions)| row(network, decisions)).collect(),
         notes: vec![rule::RULE.into()],
+        ..Table::default()
     }
 }
 

@@ -1,6 +1,6 @@
 use millrace_lab::{
     analysis::{Analysis, Figure, Metric, analyse, table},
-    recording::{Finding, LinkCounts, LinkRun, LoadUnit, PhaseName, Run},
+    recording::{Finding, LinkCounts, LinkRun, LoadUnit, PhaseName, Run, Table},
     stats::{compare::Verdict, knee::Why},
     wire_cost::{DirectionalBytes, Line, Side, Unit, WireCostReport},
 };
@@ -298,6 +298,21 @@ fn gate_names_worst_run_and_fails_by_findings() {
     runs[2].validity.push(Finding { code: "generator_bound".into(), detail, invalidates: true });
     let failed = gate(runs);
     assert_eq!((failed.passed, failed.runs_failed, failed.note.as_deref()), (false, 1, Some("5 ms late")));
+}
+
+#[test]
+fn invalid_table_invalidates_report_without_runs() {
+    let mut recording = recording(Vec::new());
+    let mut validity = vec![Finding { code: "no_link".into(), detail: "not root".into(), invalidates: false }];
+    recording.tables.push(Table { title: "NATs".into(), validity: validity.clone(), ..Table::default() });
+    let head = analyse(std::slice::from_ref(&recording)).unwrap().head;
+    assert!(head.is_valid && head.gates.is_empty());
+    validity[0].invalidates = true;
+    recording.tables[0].validity = validity;
+    let analysis = analyse(&[recording]).unwrap();
+    let gate = &analysis.head.gates[0];
+    assert!(!analysis.head.is_valid && !gate.passed && gate.note.as_ref().unwrap().contains("NATs"), "{gate:?}");
+    assert!(table::summary(&analysis).contains("failed: no link"), "{}", table::summary(&analysis));
 }
 
 #[test]
