@@ -18,6 +18,9 @@ pub const NAME: &str = "runs";
 const NOTE: &str = "One line per run. Durations in ms, CPU in percent of one core. path: the emulated link, or loopback. Counts and latencies are those of the test phase.";
 const WITHOUT_RUNS: &str = "The recording has no runs. Scenarios with code of their own may record tables only.";
 
+/// Durations of a run: name of the columns, phase, and the histogram of that phase.
+type Durations = (&'static str, PhaseName, fn(&Phase) -> &Histogram);
+
 pub fn sheet(recording: &Recording) -> Sheet {
     let rows: Vec<Row> = recording.runs.iter().map(row).collect();
     match rows.is_empty() {
@@ -32,7 +35,7 @@ fn row(run: &Run) -> Row {
     let mut row = factors(run);
     row.extend(phases(run));
     row.extend(counts(run, test));
-    let histograms: [(&str, PhaseName, fn(&Phase) -> &Histogram); 8] = [
+    let histograms: [Durations; 8] = [
         ("latency", PhaseName::Test, |test| &test.latency_us),
         ("service", PhaseName::Test, |test| &test.service_us),
         ("spread", PhaseName::Test, |test| &test.spread_us),

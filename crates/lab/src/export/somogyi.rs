@@ -16,7 +16,6 @@ use super::{
 const SECURED: &str = "millrace-tls";
 /// Part of the scenario somogyi-tls with the experiment of the thesis.
 const LATENCY: &str = "latency";
-const PHASES: [PhaseName; 4] = [PhaseName::Connect, PhaseName::Idle, PhaseName::Test, PhaseName::After];
 
 /// Returns the lines of table 9: one per transport, and one for requests and pings where the thesis has them.
 pub fn latency(recording: &Recording) -> Vec<Row> {
@@ -79,11 +78,9 @@ pub fn first_message(recording: &Recording) -> Vec<Row> {
     groups(recording).iter().flat_map(rows).collect()
 }
 
-/// Returns the round-trip times of the probe in all phases.
+/// Returns the round-trip times of the probe during the test.
 fn pings(group: &Group) -> Histogram {
-    let mut all = Histogram::default();
-    PHASES.iter().for_each(|phase| all.add(&group.pooled(*phase, |phase| &phase.probe_us)));
-    all
+    group.pooled(PhaseName::Test, |test| &test.probe_us)
 }
 
 fn measured(column: &'static str, name: &str, statistics: Statistics, group: &Group) -> Row {

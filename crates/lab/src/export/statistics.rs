@@ -30,7 +30,7 @@ impl Statistics {
         let at = |share| ms(of.quantile_us(share).map(|us| us as f64));
         Statistics {
             mean: ms(of.mean_us()).filter(|_| is_complete),
-            sd: ms(of.sd_us()).filter(|_| is_complete),
+            sd: ms(of.sd_us()).filter(|_| is_complete && of.count() > 1),
             median: at(0.5),
             p95: at(0.95),
             p99: at(0.99),
@@ -85,7 +85,11 @@ mod tests {
         for nothing in [Statistics::ms(&Histogram::default()), Statistics::of(&[])] {
             assert_eq!(nothing, Statistics { n: Some(0), ..Statistics::default() });
         }
-        assert_eq!(Statistics::of(&[3.0]).sd, None, "one value has no deviation");
+        let mut one = Histogram::default();
+        one.record_us(3000);
+        for one in [Statistics::of(&[3.0]), Statistics::ms(&one)] {
+            assert_eq!((one.mean, one.sd, one.n), (Some(3.0), None, Some(1)), "one value has no deviation");
+        }
     }
 
     #[test]

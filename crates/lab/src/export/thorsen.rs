@@ -23,15 +23,18 @@ const NEAR_MAXIMUM: f64 = 0.98;
 const ONE_CLIENT: u64 = 1;
 const MANY_CLIENTS: u64 = 500;
 
+/// Figure of the idle phase: name in the thesis, unit, and its value in a phase.
+type IdleMetric = (&'static str, &'static str, fn(&Phase) -> Option<f64>);
+
 pub fn idle(recording: &Recording) -> Vec<Row> {
     let of_idle = |of: fn(&Phase) -> Option<f64>| move |run: &Run| run.phase(PhaseName::Idle).and_then(of);
-    let metrics: [(&str, &str, fn(&Phase) -> Option<f64>); 3] = [
+    let metrics: [IdleMetric; 3] = [
         ("cpu", "percent", |idle| Some(cpu_percent(idle))),
         ("memory", "MB", memory_mb),
         ("response_time", "ms", |idle| idle.probe_us.mean_us().map(|us| us / 1000.0)),
     ];
     let groups = groups(recording);
-    let row = |(metric, unit, of): (&str, &str, fn(&Phase) -> Option<f64>), group: &Group| {
+    let row = |(metric, unit, of): IdleMetric, group: &Group| {
         let statistics = Statistics::of(&group.values(of_idle(of)));
         let mut row = vec![transport(group), ("clients".into(), group.first.factors.clients.into())];
         row.extend([

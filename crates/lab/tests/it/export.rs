@@ -15,7 +15,7 @@ use millrace_lab::{
 };
 use serde_json::json;
 
-const FIXTURES: [&str; 8] = [
+const FIXTURES: [&str; 9] = [
     "carcare-latency",
     "carcare-reliability",
     "carcare-wire",
@@ -24,11 +24,16 @@ const FIXTURES: [&str; 8] = [
     "karadogan-pairs",
     "somogyi-tls",
     "thorsen-broadcast",
+    "thorsen-chat",
 ];
 /// Statistics behind the columns of the thesis, without their unit.
 const STATISTICS: [&str; 7] = ["mean", "sd", "median", "p95", "p99", "max", "n"];
 
+/// Returns the recording of a scenario. That of the chat has the runs of the broadcast.
 fn fixture(name: &str) -> Recording {
+    if name == "thorsen-chat" {
+        return Recording { scenario: name.into(), ..fixture("thorsen-broadcast") };
+    }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/{name}.json"));
     let text = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -99,11 +104,8 @@ fn published_tables_begin_with_the_columns_of_the_thesis() {
             assert_eq!(listed.rows, csv.rows.len());
         }
     }
-    let missing: Vec<_> = TABLES
-        .iter()
-        .map(|table| (table.scenario, table.name))
-        .filter(|(scenario, name)| *scenario != "thorsen-chat" && !seen.contains(&(*scenario, *name)))
-        .collect();
+    let missing: Vec<_> =
+        TABLES.iter().map(|table| (table.scenario, table.name)).filter(|table| !seen.contains(table)).collect();
     assert!(missing.is_empty(), "no fixture for {missing:?}");
 }
 
@@ -198,6 +200,11 @@ fn thorsens_averages_and_saturation_are_computed() {
     assert!(number(row, "cpu_max_percent") > number(row, "cpu_at_1_client_percent"));
     assert!(number(row, "memory_after_500_clients_mb") > 1.0);
     assert_eq!(row["response_at_500_clients_ms"], row["mean_ms"]);
+    let (folder, _) = exported(&fixture("thorsen-chat"));
+    let chat = file(&folder, "thorsen_saturation_points.csv");
+    let message = chat.find("transport", "websocket");
+    assert_eq!(message["scenario"], "2");
+    assert!(number(message, "n") > number(row, "n"), "messages, not pings of the probe: {message:?}");
 }
 
 #[test]
@@ -263,16 +270,16 @@ fn missing_table_is_a_head_with_a_reason() {
 fn drop_times_are_in_minutes_of_the_thesis() {
     let mut recording = fixture("carcare-reliability");
     let column = |(name, unit): (&str, &str)| Column { name: name.into(), unit: unit.into() };
-    recording.tables.push(
-        serde_json::from_value::<Table>(json!({
-            "name": "networks",
-            "title": "Networks of table 8",
-            "columns": [("network", ""), ("survived, scaled", "min"), ("died, scaled", "min"), ("heartbeat", "s")]
-                .map(column),
-            "rows": [["LTE", 7.8, 8.2, 3.1], ["local network", 180.0, null, null]],
-        }))
-        .expect("a table"),
-    );
+    let columns = [("network", ""), ("survived, scaled", "min"), ("died, scaled", "min"), ("heartbeat", "s")];
+    recording.tables.push(Table {
+        name: "networks".into(),
+        columns: columns.map(column).to_vec(),
+        rows: vec![
+            vec![json!("LTE"), json!(7.8), json!(8.2), json!(3.1)],
+            vec![json!("local network"), json!(180.0), json!(null), json!(null)],
+        ],
+        ..Table::default()
+    });
     let (folder, _) = exported(&recording);
     let csv = file(&folder, "somogyi_t08_idle_drop_times.csv");
     let lte = csv.find("network", "lte");
