@@ -158,6 +158,9 @@ fn link(run: &Run) -> Row {
         ];
         cells.into_iter().map(|(column, cell)| (format!("link_{name}_{column}").into(), cell)).collect()
     };
+    let readers = link.and_then(|link| link.readers.as_ref());
+    let energy = readers.and_then(|readers| readers.energy.as_ref());
+    let congestion = link.map(|link| link.congestion.as_str()).filter(|name| !name.is_empty());
     let mut row = direction("up", link.map(|link| link.up));
     row.extend(direction("down", link.map(|link| link.down)));
     row.extend(named([
@@ -165,6 +168,16 @@ fn link(run: &Run) -> Row {
         ("link_late_p50_ms", link.map(|link| link.late_p50_us / 1000.0).into()),
         ("link_late_p99_ms", link.map(|link| link.late_p99_us / 1000.0).into()),
         ("link_kernel_drops", link.map(|link| link.kernel_drops).into()),
+        ("link_congestion", congestion.into()),
+        ("readers", readers.map(|readers| readers.readers).into()),
+        ("readers_up_packets", readers.map(|readers| readers.up_packets).into()),
+        ("readers_up_bytes", readers.map(|readers| readers.up_bytes).into()),
+        ("readers_down_packets", readers.map(|readers| readers.down_packets).into()),
+        ("readers_down_bytes", readers.map(|readers| readers.down_bytes).into()),
+        ("readers_radio", energy.map(|energy| energy.radio.as_str()).into()),
+        ("readers_energy_j", energy.map(|energy| energy.joules).into()),
+        ("readers_energy_s", energy.map(|energy| energy.seconds).into()),
+        ("readers_promotions", energy.map(|energy| energy.promotions).into()),
     ]));
     row
 }
