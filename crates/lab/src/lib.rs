@@ -7,6 +7,7 @@
 
 pub mod analysis;
 pub mod energy;
+pub mod export;
 pub mod histogram;
 pub mod host;
 pub mod judged;

@@ -5,6 +5,7 @@ mod capacity;
 mod compare;
 mod doctor;
 mod exit;
+mod export;
 mod feed;
 mod heartbeat;
 mod link;
@@ -49,6 +50,8 @@ enum Command {
     Compare(compare::Args),
     /// Create an HTML report from a recording
     Report(report::Args),
+    /// Write the figures of a recording as CSV files, with the columns of the theses
+    Export(export::Args),
     /// Emulate a network: run a program behind it, or check that it is exact
     Link(link::Args),
     /// Find the longest heartbeat interval that keeps connections alive in the network to a server
@@ -64,6 +67,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Capacity(args) => capacity::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Link(args) => link::run(args),
         Command::Heartbeat(args) => heartbeat::run(args),
         Command::Doctor(args) => doctor::run(&args),

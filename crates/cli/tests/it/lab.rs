@@ -13,7 +13,7 @@ use millrace_lab::{
 };
 use rustix::process::Signal;
 
-use crate::support::{Process, file, millrace, run};
+use crate::support::{Process, file, millrace, repository, run};
 
 /// 200 publications to 5 readers.
 const TINY: [&str; 11] = [
@@ -293,4 +293,74 @@ fn data_channels_and_polls_pass_an_emulated_network() {
     let names: Vec<_> = recording.tables.iter().map(|table| table.name.as_str()).collect();
     assert_eq!(names, ["recommended", "networks"]);
     assert!(ended.err.contains("path 3g, changed: the emulator used"), "{}", ended.err);
+}
+
+/// Returns a folder with this recording, as `millrace lab run` leaves it.
+fn with_recording(name: &str, recording: &str) -> PathBuf {
+    let folder = fresh(name);
+    fs::create_dir_all(&folder).expect("it is ours");
+    fs::write(folder.join("recording.json"), recording).expect("it is ours");
+    folder
+}
+
+fn fixture(name: &str) -> String {
+    fs::read_to_string(repository(&format!("crates/lab/tests/fixtures/{name}.json"))).expect("a recording")
+}
+
+#[test]
+fn export_has_the_columns_of_the_thesis() {
+    for scenario in ["karadogan-pairs", "karadogan-gateway", "carcare-latency", "somogyi-tls", "thorsen-broadcast"] {
+        let folder = with_recording(&format!("export-{scenario}"), &fixture(scenario));
+        let ended = run(&["lab", "export", text(&folder)]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let out = PathBuf::from(ended.out.trim());
+        assert_eq!(out, folder.join("csv"));
+        let head = |path: &Path| {
+            let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            text.lines().next().expect("a head").to_owned()
+        };
+        let mut tables = 0;
+        for table in millrace_lab::export::tables::of(scenario) {
+            let name = format!("{}.csv", table.name);
+            let thesis = head(&repository(&format!("crates/lab/data/{name}")).canonicalize().expect("its file"));
+            let ours = head(&out.join(&name));
+            assert!(ours.starts_with(&format!("{thesis},")), "{name}: {ours}");
+            tables += 1;
+        }
+        assert!(tables > 0, "{scenario}");
+        let runs = fs::read_to_string(out.join("runs.csv")).expect("runs");
+        assert!(runs.starts_with("part,target,target_version,transport,path,"), "{runs}");
+        assert_eq!(runs.lines().count(), 1 + read(&folder).runs.len());
+    }
+}
+
+#[test]
+fn export_of_an_interrupted_run_says_so() {
+    let folder = with_recording("export-interrupted", &fixture("carcare-latency"));
+    let out = fresh("export-interrupted-out");
+    let ended = run(&["lab", "export", text(&folder), "--out", text(&out)]);
+    assert_eq!((ended.code, ended.out.trim()), (Some(0), text(&out)), "{ended:?}");
+    assert!(ended.err.contains("interrupted: it has 3 of 5 runs") && ended.err.contains("--resume"), "{ended:?}");
+    assert!(out.join("somogyi_t09_latency.csv").exists() && !folder.join("csv").exists());
+    let again = run(&["lab", "export", text(&folder), "--out", text(&out)]);
+    assert_eq!(again.code, Some(0), "its own files are replaced: {again:?}");
+}
+
+#[test]
+fn export_refuses_what_is_no_recording_and_foreign_folders() {
+    let empty = fresh("export-empty");
+    let refused = run(&["lab", "export", text(&empty)]);
+    assert!(refused.code == Some(3) && refused.err.contains("no recording"), "{refused:?}");
+    let broken = with_recording("export-broken", "{\"format\": 1");
+    let refused = run(&["lab", "export", text(&broken)]);
+    assert!(refused.code == Some(3) && refused.err.contains("recording.json"), "{refused:?}");
+    let other = fixture("karadogan-pairs").replacen("\"format\":1", "\"format\":99", 1);
+    let newer = with_recording("export-newer", &other);
+    let refused = run(&["lab", "export", text(&newer)]);
+    assert!(refused.code == Some(3) && refused.err.contains("format 99, this program reads 1"), "{refused:?}");
+
+    let folder = with_recording("export-foreign", &fixture("karadogan-pairs"));
+    let refused = run(&["lab", "export", text(&folder), "--out", text(&folder)]);
+    assert!(refused.code == Some(3) && refused.err.contains("files that no export wrote"), "{refused:?}");
+    assert_eq!(fs::read_dir(&folder).expect("the folder").count(), 1, "nothing was written");
 }

@@ -23,10 +23,14 @@ pub enum Metric {
     /// Time from the scheduled publication to the moment when its receiver had read it.
     LatencyP50Us,
     LatencyP90Us,
+    LatencyP95Us,
     LatencyP99Us,
     #[serde(rename = "latency_p99_9_us")]
     LatencyP999Us,
     LatencyMaxUs,
+    /// Mean and standard deviation over all deliveries, as the theses print them.
+    LatencyMeanUs,
+    LatencySdUs,
     /// Time from handing a publication to the kernel to the moment when its receiver had read it.
     ServiceP99Us,
     /// Time between the first and the last receiver of a publication.
@@ -86,16 +90,19 @@ use Metric::*;
 
 impl Metric {
     /// All metrics, in display order.
-    pub const ALL: [Metric; 33] = [
+    pub const ALL: [Metric; 36] = [
         ServerCpuUsPerDelivery,
         DeliveriesPerS,
         OfferedPerS,
         DeliveredShare,
         LatencyP50Us,
         LatencyP90Us,
+        LatencyP95Us,
         LatencyP99Us,
         LatencyP999Us,
         LatencyMaxUs,
+        LatencyMeanUs,
+        LatencySdUs,
         ServiceP99Us,
         SpreadP99Us,
         ProbeP50Us,
@@ -134,9 +141,12 @@ impl Metric {
             DeliveredShare => ("delivered in time", "share", Some(Better::Higher)),
             LatencyP50Us => ("latency p50", "us", Some(Better::Lower)),
             LatencyP90Us => ("latency p90", "us", Some(Better::Lower)),
+            LatencyP95Us => ("latency p95", "us", Some(Better::Lower)),
             LatencyP99Us => ("latency p99", "us", Some(Better::Lower)),
             LatencyP999Us => ("latency p99.9", "us", Some(Better::Lower)),
             LatencyMaxUs => ("latency, maximum", "us", Some(Better::Lower)),
+            LatencyMeanUs => ("latency, mean", "us", Some(Better::Lower)),
+            LatencySdUs => ("latency, standard deviation", "us", None),
             ServiceP99Us => ("service time p99", "us", Some(Better::Lower)),
             SpreadP99Us => ("first to last receiver, p99", "us", Some(Better::Lower)),
             ProbeP50Us => ("response time p50", "us", Some(Better::Lower)),
@@ -192,7 +202,10 @@ impl Metric {
             DeliveriesPerS => of_deliveries(0).map(|_| delivered_in_time(run, test) / published_s(test)),
             OfferedPerS => of_deliveries(0).map(|_| offered(test) / published_s(test)),
             DeliveredShare => (offered(test) > 0.0).then(|| delivered_in_time(run, test) / offered(test)),
-            LatencyMaxUs if test.latency_us.overflow() > 0 => None,
+            // Durations above the range of the histogram are counted, but their lengths are unknown.
+            LatencyMaxUs | LatencyMeanUs | LatencySdUs if test.latency_us.overflow() > 0 => None,
+            LatencyMeanUs => test.latency_us.mean_us(),
+            LatencySdUs => test.latency_us.sd_us(),
             LatencyMaxUs => test.latency_us.max_us().map(|us| us as f64),
             ServerMemoryBytes => Some(test.server.pss_bytes as f64).filter(|bytes| *bytes > 0.0),
             ServerMemoryBytesPerConnection => {
@@ -230,6 +243,7 @@ impl Metric {
         Some(match self {
             LatencyP50Us => (&test.latency_us, 0.5),
             LatencyP90Us => (&test.latency_us, 0.9),
+            LatencyP95Us => (&test.latency_us, 0.95),
             LatencyP99Us => (&test.latency_us, 0.99),
             LatencyP999Us => (&test.latency_us, 0.999),
             ServiceP99Us => (&test.service_us, 0.99),
@@ -246,7 +260,7 @@ impl Metric {
 }
 
 /// Returns the length of the whole phase, including the wait for the last delivery.
-pub(super) fn lasted_s(phase: &Phase) -> f64 {
+pub fn lasted_s(phase: &Phase) -> f64 {
     (phase.drained_s - phase.start_s).max(1e-9)
 }
 

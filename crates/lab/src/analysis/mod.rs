@@ -26,7 +26,7 @@ use crate::{
 
 pub use {
     build::analyse,
-    metric::{Metric, MetricInfo},
+    metric::{Metric, MetricInfo, lasted_s},
 };
 
 /// Format version, raised when a field changes its meaning. A reader refuses an unknown version.

@@ -56,7 +56,7 @@ pub enum Report {
     Connected,
     /// All expected deliveries have arrived at a thread.
     Drained,
-    Second(u64, Counts, Histogram),
+    Second(u64, Counts, Box<Histogram>),
     /// A thread has finished a stage.
     PhaseStats(Stage, Box<PhaseStats>),
     /// First failure of a connection of a thread.

@@ -1,4 +1,5 @@
 mod analysis;
+mod export;
 mod layers;
 mod load;
 mod path;

@@ -200,7 +200,7 @@ impl<'a> Worker<'a> {
             return;
         }
         let (counts, latency) = self.stats.turn_second();
-        let _ = self.shared.reports.send(Report::Second(self.second, counts, latency));
+        let _ = self.shared.reports.send(Report::Second(self.second, counts, Box::new(latency)));
         self.second = second;
         if stage == self.stage {
             return;

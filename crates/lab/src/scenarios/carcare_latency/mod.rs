@@ -129,13 +129,7 @@ fn ms(us: Option<f64>) -> Value {
 }
 
 pub fn mean_and_sd(of: &Histogram) -> (Option<f64>, Option<f64>) {
-    let Some(mean) = of.mean_us() else { return (None, None) };
-    let (mut count, mut squares) = (0.0, 0.0);
-    for (us, times) in of.cells() {
-        count += times as f64;
-        squares += times as f64 * (us as f64 - mean).powi(2);
-    }
-    (Some(mean), Some((squares / count).sqrt()))
+    (of.mean_us(), of.sd_us())
 }
 
 /// Returns the Kolmogorov-Smirnov statistic: the largest difference between the two cumulative distributions.

@@ -6,7 +6,7 @@
 //! theses: silence is measured on a server with short heartbeats, and a day is calculated from the measured parts.
 
 mod energy;
-mod published;
+pub mod published;
 
 use std::collections::BTreeMap;
 

@@ -70,12 +70,13 @@ impl Published {
     }
 }
 
-fn unit<'a>(wire_cost: &'a WireCostReport, transport: &str, unit: Unit) -> Option<&'a DirectionalBytes> {
+/// Returns the measured bytes of one unit between server and reader.
+pub fn unit<'a>(wire_cost: &'a WireCostReport, transport: &str, unit: Unit) -> Option<&'a DirectionalBytes> {
     wire_cost.line(transport, Side::Deliver, unit).map(|line| &line.measured)
 }
 
 /// Returns the bytes as Somogyi counted them: with Ethernet headers, without packets that carry no data.
-fn captured(bytes: &Bytes, header_bytes: u64) -> f64 {
+pub fn captured(bytes: &Bytes, header_bytes: u64) -> f64 {
     let segments = bytes.headers / header_bytes.max(1) as f64;
     bytes.payload + bytes.framing + bytes.tls + bytes.headers + segments * ETHERNET_BYTES as f64
 }

@@ -10,7 +10,7 @@ use crate::{
     path::gateway::Forwarding,
     recording::{LinkRun, Table},
     scenarios::karadogan_gateway::{
-        tables::{ThesisFigures, figures, longest, round, table},
+        tables::{ThesisFigures, deviation, figures, longest, round, table},
         traffic::Step,
     },
 };
@@ -131,6 +131,8 @@ fn throughput(choice: &Choice, points: &[Point]) -> Table {
     let (ip, browser) = (thesis!("t3_5_throughput_network_layer"), thesis!("t3_6_throughput_application_layer"));
     let row = |point: &Point| {
         let thesis = if point.forwarding == Forwarding::Gateway { &browser } else { &ip };
+        let by_second: Vec<[f64; 2]> =
+            point.steps.iter().flat_map(|step| step.bytes_by_second.iter().copied()).collect();
         let (sent, came): (u64, u64) =
             point.steps.iter().fold((0, 0), |(sent, came), step| (sent + step.sent, came + step.came));
         vec![
@@ -140,7 +142,9 @@ fn throughput(choice: &Choice, points: &[Point]) -> Table {
             thesis.at(point.peers, 1),
             thesis.at(point.peers, 2),
             json!(point.mean(|step| step.received_bytes_per_s).round()),
+            deviation(&by_second, 0),
             json!(point.mean(|step| step.sent_bytes_per_s).round()),
+            deviation(&by_second, 1),
             json!(sent),
             json!(round(100.0 * came as f64 / sent.max(1) as f64)),
         ]
@@ -155,7 +159,9 @@ fn throughput(choice: &Choice, points: &[Point]) -> Table {
             ("thesis received", "B/s"),
             ("thesis sd", "B/s"),
             ("sent by devices", "B/s"),
+            ("sent by devices, sd", "B/s"),
             ("received by servers", "B/s"),
+            ("received by servers, sd", "B/s"),
             ("messages sent", ""),
             ("messages received", "%"),
         ],

@@ -67,11 +67,10 @@ pub fn tables(mode: Mode, steps: &[Step], series: &Series, judges: bool) -> Vec<
 fn forward_delay(steps: &[Step]) -> Table {
     let (ip, browser) = (thesis!("t3_3_owd_network_layer"), thesis!("t3_4_owd_application_layer"));
     let row = |step: &Step| {
-        let [mean, sd, median, p99] = figures(&step.delay);
         let thesis =
             [ip.at(step.peers, 1), browser.at(step.peers, 1), browser.at(step.peers, 2), browser.at(step.peers, 3)];
-        let ours = [mean, sd, median, p99, longest(&step.joining)];
-        [vec![json!(step.peers)], thesis.to_vec(), ours.to_vec(), counts(step)].concat()
+        let ours = statistics(&step.delay).to_vec();
+        [vec![json!(step.peers)], thesis.to_vec(), ours, vec![longest(&step.joining)], counts(step)].concat()
     };
     table(
         delay_name(Mode::Forward),
@@ -85,7 +84,10 @@ fn forward_delay(steps: &[Step]) -> Table {
             ("mean", "ms"),
             ("sd", "ms"),
             ("median", "ms"),
+            ("p95", "ms"),
             ("p99", "ms"),
+            ("max", "ms"),
+            ("n", ""),
             ("maximum while peers joined", "ms"),
             ("sent", ""),
             ("received", ""),
@@ -112,7 +114,9 @@ fn bytes(steps: &[Step]) -> Table {
             thesis.at(step.peers, 1),
             thesis.at(step.peers, 3),
             json!(step.received_bytes_per_s.round()),
+            deviation(&step.bytes_by_second, 0),
             json!(step.sent_bytes_per_s.round()),
+            deviation(&step.bytes_by_second, 1),
             json!(round(100.0 * step.came as f64 / step.sent.max(1) as f64)),
         ]
     };
@@ -126,7 +130,9 @@ fn bytes(steps: &[Step]) -> Table {
             ("thesis received", "B/s"),
             ("thesis sent", "B/s"),
             ("received", "B/s"),
+            ("received, sd", "B/s"),
             ("sent", "B/s"),
+            ("sent, sd", "B/s"),
             ("messages received", "%"),
         ],
         steps.iter().map(row).collect(),
@@ -140,10 +146,10 @@ fn bytes(steps: &[Step]) -> Table {
 fn multiplex_delay(steps: &[Step]) -> Table {
     let thesis = thesis!("t3_7_mux_delay");
     let row = |step: &Step| {
-        let ([mean, sd, median, p99], [whole, ..]) = (figures(&step.beyond), figures(&step.gathered));
-        let ours = [mean, sd, median, p99, longest(&step.joining), whole];
+        let [whole, ..] = figures(&step.gathered);
         let thesis = [thesis.at(step.peers, 1), thesis.at(step.peers, 2), thesis.at(step.peers, 3)];
-        [vec![json!(step.peers)], thesis.to_vec(), ours.to_vec(), counts(step)].concat()
+        let ours = statistics(&step.beyond).to_vec();
+        [vec![json!(step.peers)], thesis.to_vec(), ours, vec![longest(&step.joining), whole], counts(step)].concat()
     };
     table(
         delay_name(Mode::Multiplex),
@@ -156,7 +162,10 @@ fn multiplex_delay(steps: &[Step]) -> Table {
             ("mean", "ms"),
             ("sd", "ms"),
             ("median", "ms"),
+            ("p95", "ms"),
             ("p99", "ms"),
+            ("max", "ms"),
+            ("n", ""),
             ("maximum while peers joined", "ms"),
             ("one-way mean, window included", "ms"),
             ("sent", ""),
@@ -175,10 +184,9 @@ fn multiplex_delay(steps: &[Step]) -> Table {
 fn demultiplex_delay(steps: &[Step]) -> Table {
     let thesis = thesis!("t3_10_demux_delay");
     let row = |step: &Step| {
-        let [mean, sd, median, p99] = figures(&step.delay);
         let thesis = [thesis.at(step.peers, 1), thesis.at(step.peers, 2), thesis.at(step.peers, 3)];
-        [vec![json!(step.peers)], thesis.to_vec(), vec![mean, sd, median, p99, longest(&step.joining)], counts(step)]
-            .concat()
+        let ours = statistics(&step.delay).to_vec();
+        [vec![json!(step.peers)], thesis.to_vec(), ours, vec![longest(&step.joining)], counts(step)].concat()
     };
     table(
         delay_name(Mode::Demultiplex),
@@ -191,7 +199,10 @@ fn demultiplex_delay(steps: &[Step]) -> Table {
             ("mean", "ms"),
             ("sd", "ms"),
             ("median", "ms"),
+            ("p95", "ms"),
             ("p99", "ms"),
+            ("max", "ms"),
+            ("n", ""),
             ("maximum while peers joined", "ms"),
             ("sent", ""),
             ("received", ""),
@@ -244,21 +255,24 @@ fn cpu(
     if thesis.is_some() {
         columns.extend([("thesis mean", "%"), ("thesis sd", "%"), ("thesis median", "%"), ("thesis power", "mW")]);
     }
-    columns.extend([("mean", "%"), ("sd", "%"), ("median", "%"), ("per message", "us")]);
+    columns.extend([("mean", "%"), ("sd", "%"), ("median", "%"), ("p95", "%"), ("p99", "%"), ("max", "%"), ("n", "")]);
+    columns.push(("per message", "us"));
     let row = |step: &Step| {
         let mut row = vec![json!(step.peers)];
         if let Some((cpu, power)) = &thesis {
             row.extend([cpu.at(step.peers, 1), cpu.at(step.peers, 2), cpu.at(step.peers, 3), power.at(step.peers, 1)]);
         }
         let percent = cpu_percent(series, step);
-        let [mean, sd, median] = spread(&percent);
+        let spread = spread(&percent);
         let per_s = step.sent as f64 / (step.to_s - step.from_s);
-        let each = mean.as_f64().map(|percent| round(percent / 100.0 / per_s.max(1.0) * 1e6));
-        row.extend([mean, sd, median, json!(each)]);
+        let each = spread[0].as_f64().map(|percent| round(percent / 100.0 / per_s.max(1.0) * 1e6));
+        row.extend(spread);
+        row.push(json!(each));
         row
     };
     let mut notes = vec![
         "Ours: user and system time of the gateway process in percent of one core. This includes encryption and sending in the kernel.",
+        "n: number of sampling intervals.",
         "per message: CPU time divided by the number of messages that devices sent.",
     ];
     if thesis.is_some() {
@@ -337,6 +351,13 @@ pub fn figures(of: &Histogram) -> [Value; 4] {
     [ms(mean), ms(sd), ms(at(0.5)), ms(at(0.99))]
 }
 
+/// Returns mean, standard deviation, median, p95, p99 and maximum in milliseconds, and the number of messages.
+fn statistics(of: &Histogram) -> [Value; 7] {
+    let [mean, sd, median, p99] = figures(of);
+    let p95 = of.quantile_us(0.95).map_or(Value::Null, |us| json!(round(us as f64 / 1000.0)));
+    [mean, sd, median, p95, p99, longest(of), json!(of.count())]
+}
+
 pub fn longest(of: &Histogram) -> Value {
     of.max_us().map_or(Value::Null, |us| json!(round(us as f64 / 1000.0)))
 }
@@ -345,20 +366,31 @@ fn counts(step: &Step) -> Vec<Value> {
     vec![json!(step.sent), json!(step.came), figures(&step.late)[3].clone()]
 }
 
-/// Returns mean, standard deviation and median.
-fn spread(of: &[f64]) -> [Value; 3] {
-    if of.is_empty() {
-        return [Value::Null, Value::Null, Value::Null];
-    }
-    let mean = of.iter().sum::<f64>() / of.len() as f64;
-    let variance = of.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / of.len() as f64;
+/// Returns mean, standard deviation, median, p95, p99, maximum and number of values.
+fn spread(of: &[f64]) -> [Value; 7] {
     let mut sorted = of.to_vec();
     sorted.sort_by(f64::total_cmp);
-    [mean, variance.sqrt(), sorted[sorted.len() / 2]].map(|value| json!(round(value)))
+    let Some(&max) = sorted.last() else {
+        return [Value::Null, Value::Null, Value::Null, Value::Null, Value::Null, Value::Null, json!(0)];
+    };
+    let mean = of.iter().sum::<f64>() / of.len() as f64;
+    let variance = of.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / of.len() as f64;
+    let at = |share: f64| sorted[((share * of.len() as f64).ceil() as usize).max(1) - 1];
+    let [mean, sd, median, p95, p99, max] =
+        [mean, variance.sqrt(), sorted[sorted.len() / 2], at(0.95), at(0.99), max].map(|value| json!(round(value)));
+    [mean, sd, median, p95, p99, max, json!(of.len())]
 }
 
+/// Returns the standard deviation of the bytes of whole seconds: of those to the gateway (0), or from it (1). Null with
+/// fewer than two seconds.
+pub fn deviation(by_second: &[[f64; 2]], direction: usize) -> Value {
+    let bytes: Vec<f64> = by_second.iter().map(|both| both[direction]).collect();
+    if bytes.len() < 2 { Value::Null } else { spread(&bytes)[1].clone() }
+}
+
+/// Rounds to four digits behind the point, such as tenths of a microsecond in milliseconds.
 pub fn round(value: f64) -> f64 {
-    (value * 100.0).round() / 100.0
+    (value * 10_000.0).round() / 10_000.0
 }
 
 pub fn table(name: &str, title: &str, columns: &[(&str, &str)], rows: Vec<Vec<Value>>, notes: &[&str]) -> Table {
@@ -378,6 +410,7 @@ mod tests {
 
     fn step(peers: usize, us: u64) -> Step {
         let mut step = Step { peers, from_s: 1.0, to_s: 2.0, sent: 4, came: 4, ..Step::default() };
+        step.bytes_by_second = vec![[100.0, 7.0], [200.0, 7.0]];
         for histogram in [&mut step.delay, &mut step.beyond, &mut step.gathered, &mut step.joining, &mut step.late] {
             histogram.record_us(us);
         }
@@ -400,6 +433,9 @@ mod tests {
         assert_eq!(cell(Mode::Forward, 0, "thesis mean", 1), Value::Null);
         assert_eq!(cell(Mode::Forward, 0, "mean", 0), json!(1.0));
         assert_eq!(cell(Mode::Forward, 1, "thesis sent", 0), json!(19586.51));
+        assert_eq!(cell(Mode::Forward, 1, "received, sd", 0), json!(50.0));
+        assert_eq!(cell(Mode::Forward, 1, "sent, sd", 0), json!(0.0));
+        assert_eq!((cell(Mode::Multiplex, 0, "max", 0), cell(Mode::Multiplex, 0, "n", 0)), (json!(1.0), json!(1)));
         assert_eq!(cell(Mode::Multiplex, 0, "thesis median", 1), json!(3.39));
         assert_eq!(cell(Mode::Multiplex, 1, "thesis power", 1), json!(1490.85));
         assert_eq!(cell(Mode::Demultiplex, 0, "thesis sd", 1), json!(2.58));
@@ -422,7 +458,11 @@ mod tests {
 
     #[test]
     fn spread_uses_the_population_deviation() {
-        assert_eq!(spread(&[1.0, 2.0, 3.0]), [json!(2.0), json!(0.82), json!(2.0)]);
-        assert_eq!(spread(&[]), [Value::Null, Value::Null, Value::Null]);
+        let [mean, sd, median, p95, p99, max, n] = spread(&[1.0, 2.0, 3.0]);
+        assert_eq!(
+            [mean, sd, median, p95, p99, max, n],
+            [json!(2.0), json!(0.8165), json!(2.0), json!(3.0), json!(3.0), json!(3.0), json!(3)]
+        );
+        assert_eq!(spread(&[])[5..], [Value::Null, json!(0)]);
     }
 }

@@ -19,6 +19,7 @@ use crate::{
 
 /// Maximum time for the handshakes of a step, and for outstanding messages.
 const PATIENCE: Duration = Duration::from_secs(20);
+const SECOND: Duration = Duration::from_secs(1);
 /// Length of `flow number due`, before a message is padded.
 pub const BYTES_MIN: usize = 5 + 1 + 8 + 1 + 12;
 
@@ -67,6 +68,8 @@ pub struct Step {
     pub received_bytes_per_s: f64,
     /// Bytes per second at IP level, in all datagrams from the gateway to the receiving peers.
     pub sent_bytes_per_s: f64,
+    /// The same bytes in each whole second: from the sending peers, and to the receiving peers.
+    pub bytes_by_second: Vec<[f64; 2]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +156,14 @@ impl Traffic {
         (self.counters.from, self.counters.to) = (from, to);
         self.run(from, go_on)?;
         let before = self.bytes();
+        let (mut at, mut last, mut bytes_by_second) = (from, before, Vec::new());
+        while to - at >= SECOND {
+            at += SECOND;
+            self.run(at, go_on)?;
+            let now = self.bytes();
+            bytes_by_second.push([(now.0 - last.0) as f64, (now.1 - last.1) as f64]);
+            last = now;
+        }
         self.run(to, go_on)?;
         let after = self.bytes();
         // Wait for messages that are still in transit or in a gathering window.
@@ -164,6 +175,7 @@ impl Traffic {
         let seconds = test.as_secs_f64();
         step.received_bytes_per_s = (after.0 - before.0) as f64 / seconds;
         step.sent_bytes_per_s = (after.1 - before.1) as f64 / seconds;
+        step.bytes_by_second = bytes_by_second;
         let at_s = |at: Instant| (at - self.began).as_secs_f64();
         (step.from_s, step.to_s) = (at_s(from), at_s(to));
         Ok(step)
