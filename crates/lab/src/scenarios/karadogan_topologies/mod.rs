@@ -149,8 +149,8 @@ impl Experiment for KaradoganTopologies {
     }
 }
 
-/// Connects all wearers and lets them move, over loopback or over the path. Adds to `notes` how the path behaved, and to
-/// `findings` what speaks against the result.
+/// Connects all wearers and lets them move, over loopback or over the path. Adds to `notes` how the path behaved, and
+/// to `findings` what speaks against the result.
 fn measure(
     topology: Topology,
     choice: &Choice,
