@@ -127,8 +127,8 @@ impl Logs {
         self.distance(places[..a].iter().map(|place| self.values[*place]).sum(), a)
     }
 
-    /// Returns the distance between the means of the sides in standard errors. `sum`: of the values of side `a`. That of
-    /// the other side is its negative, because the sum of all values is 0.
+    /// Returns the distance between the means of the sides in standard errors. `sum`: of the values of side `a`. All
+    /// values together have the sum 0.
     fn distance(&self, sum: f64, a: usize) -> f64 {
         let (count, of_a, of_b) = (self.values.len() as f64, a as f64, (self.values.len() - a) as f64);
         let within = self.squares - sum * sum / of_a - sum * sum / of_b;
