@@ -103,6 +103,27 @@ fn page_commands_change_the_link_of_a_program() {
 }
 
 #[test]
+fn program_ends_with_its_killed_link() {
+    if !is_possible() {
+        return;
+    }
+    let program = ["lab", "link", "run", "--", "bash", "-c", "echo started $$; exec sleep 60"];
+    let mut process = Process::start(&mut millrace(&program));
+    let started = process.out.wait_for("started");
+    let id = started.trim().strip_prefix("started ").expect("an id").to_owned();
+    let is_there =
+        || std::fs::read_to_string(format!("/proc/{id}/cmdline")).is_ok_and(|line| line.starts_with("sleep"));
+    let deadline = Instant::now() + BOUND;
+    while !is_there() {
+        assert!(Instant::now() < deadline, "the program runs");
+    }
+    process.signal(rustix::process::Signal::KILL);
+    while is_there() {
+        assert!(Instant::now() < deadline, "the program has outlived its link");
+    }
+}
+
+#[test]
 fn page_has_a_server_of_its_own() {
     if !is_possible() {
         return;

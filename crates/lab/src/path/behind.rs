@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     net::Ipv4Addr,
+    os::unix::process::CommandExt,
     path::PathBuf,
     process::{Child, Command, ExitStatus},
     sync::{
@@ -19,6 +20,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use rustix::process::set_parent_process_death_signal;
 
 use super::{
     cable::{open, reach_loopback},
@@ -45,7 +47,7 @@ pub struct Options {
 
 /// Runs `program` in a new network namespace. Its only network is an emulated link to the namespace of this thread. Its
 /// environment contains this machine's address at the link as [`HOST_VARIABLE`]; servers on loopback are reached there.
-/// The devices disappear with the last descriptor, also if this process is killed.
+/// If this process is killed, the devices disappear with their descriptors, and the program is killed, too.
 ///
 /// `start` is called with this address before the program starts, `look` 20 times per second and after the end of the
 /// program. `look` can read the state of the link and change its settings; it runs in the namespace of the program. If
@@ -119,8 +121,12 @@ fn wait(
     mut look: impl FnMut(&Emulator),
 ) -> anyhow::Result<ExitStatus> {
     let name = program.get_program().to_string_lossy().into_owned();
-    let mut child =
-        program.env(HOST_VARIABLE, host.to_string()).spawn().with_context(|| format!("cannot start {name}"))?;
+    program.env(HOST_VARIABLE, host.to_string());
+    // Without the link, the program would run on without a network.
+    let end_with_link = || Ok(set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?);
+    // SAFETY: between fork and exec, this makes a single system call.
+    unsafe { program.pre_exec(end_with_link) };
+    let mut child = program.spawn().with_context(|| format!("cannot start {name}"))?;
     let mut stopped: Option<Instant> = None;
     loop {
         if let Some(status) = child.try_wait()? {
