@@ -55,7 +55,13 @@ const table = (head, rows) => {
   const numeric = head.map((_, i) => i > 0 && rows.every((row) => /^(-|[~+-]?[\d.,]+( \S+)?(\/s)?)$/.test(row[i])));
   return [line(head), `|${numeric.map((right) => (right ? '---:' : '---')).join('|')}|`, ...rows.map(line)].join('\n');
 };
-const list = (items) => items.map((item) => `- ${item}`).join('\n');
+/** Breaks a text into lines of at most 120 characters, never inside code. */
+const wrap = (text, indent = '') =>
+  text.match(/(?:`[^`]*`|[^ `])+/g).reduce((lines, word) => {
+    const line = `${lines.at(-1)} ${word}`;
+    return lines.length > 0 && line.length <= 120 ? [...lines.slice(0, -1), line] : [...lines, lines.length > 0 ? indent + word : word];
+  }, []).join('\n');
+const list = (items) => items.map((item) => wrap(`- ${item}`, '  ')).join('\n');
 const order = (transport) => Object.keys(TRANSPORTS).indexOf(transport);
 
 function conditions({ head, points, bill }) {
@@ -72,7 +78,7 @@ function conditions({ head, points, bill }) {
       `${machine.cores} cores${pinned}.${build}${shape}`,
     ...(bill ? [counted(bill)] : []),
     ...(against.length ? [`The machine was noisy (${against.join('; ')}). The quick mode reports noise but accepts the runs.`] : []),
-  ].join('\n');
+  ].map((text) => wrap(text)).join('\n');
 }
 
 function counted({ path, lines }) {
