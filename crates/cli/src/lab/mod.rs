@@ -49,7 +49,7 @@ enum Command {
     Report(report::Args),
     /// Emulate a network: run a program behind it, or check that it is exact
     Link(link::Args),
-    /// Find the longest heartbeat interval that keeps connections alive in the network to a server
+    /// Find the longest heartbeat interval that a network permits
     Heartbeat(heartbeat::Args),
     /// Show the limits of this machine and the commands that raise them
     Doctor(doctor::Args),

@@ -132,12 +132,9 @@ mod tests {
     #[test]
     fn cost_is_that_of_the_worst_link() {
         let link = |us: f64| LinkRun { cpu_us_per_packet: us, late_p99_us: us * 100.0, ..LinkRun::default() };
-        let text = cost(&[link(3.0), link(9.5), link(4.0)]).unwrap();
-        assert!(
-            text.contains("3 emulated links") && text.contains("9.5 us") && text.contains("950 us (p99)"),
-            "{text}"
-        );
-        assert_eq!(cost(&[]), None);
+        let text = cost(&[link(3.0), link(9.5), link(4.0)]).join(" ");
+        assert!(text.contains("3 links") && text.contains("9.5 us") && text.contains("950 us (p99)"), "{text}");
+        assert!(cost(&[]).is_empty());
     }
 
     #[test]
