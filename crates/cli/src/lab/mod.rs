@@ -54,7 +54,7 @@ enum Command {
     Export(export::Args),
     /// Emulate a network: run a program behind it, or check that it is exact
     Link(link::Args),
-    /// Find the longest heartbeat interval that keeps connections alive in the network to a server
+    /// Find the longest heartbeat interval that a network permits
     Heartbeat(heartbeat::Args),
     /// Show the limits of this machine and the commands that raise them
     Doctor(doctor::Args),

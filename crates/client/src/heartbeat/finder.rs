@@ -45,6 +45,8 @@ pub enum LimitsError {
 #[derive(Clone, Debug)]
 pub struct Finder {
     limits: Limits,
+    /// Silences whose probes have ended. The measured silence may be another one.
+    probed: BTreeSet<Duration>,
     survived: Vec<Duration>,
     died: Vec<Duration>,
     rounds: u32,
@@ -73,7 +75,7 @@ impl Finder {
             () if limits.min < limits.step || limits.max <= limits.min => Err(LimitsError::Order),
             () if !(2..=32).contains(&limits.parallel) => Err(LimitsError::Parallel),
             () if !(0.0..=1.0).contains(&limits.precision) => Err(LimitsError::Precision),
-            () => Ok(Self { limits, survived: Vec::new(), died: Vec::new(), rounds: 0 }),
+            () => Ok(Self { limits, probed: BTreeSet::new(), survived: Vec::new(), died: Vec::new(), rounds: 0 }),
         }
     }
 
@@ -94,9 +96,10 @@ impl Finder {
         silences
     }
 
-    /// Records the result of a probe. `silence`: as measured. If the connection died, it is the longest time for which
-    /// the connection can have been silent.
-    pub fn record(&mut self, silence: Duration, has_survived: bool) {
+    /// Records the result of a probe. `probed`: a silence of [`Finder::next_round`]. `silence`: as measured; if the
+    /// connection died, the longest time for which the connection can have been silent.
+    pub fn record(&mut self, probed: Duration, silence: Duration, has_survived: bool) {
+        self.probed.insert(probed);
         if has_survived { self.survived.push(silence) } else { self.died.push(silence) }
     }
 
@@ -141,8 +144,8 @@ impl Finder {
             if died > survived * 2 { growing(survived, died, share) } else { survived + width.mul_f64(share) }
         };
         let silences = (1..=parallel).map(part).map(|silence| self.round(silence));
-        let all: BTreeSet<Duration> = silences.filter(|silence| survived < *silence && *silence < died).collect();
-        all.into_iter().collect()
+        let is_new = |silence: &Duration| survived < *silence && *silence < died && !self.probed.contains(silence);
+        silences.filter(is_new).collect::<BTreeSet<Duration>>().into_iter().collect()
     }
 
     /// Rounds to the nearest multiple of the step.
@@ -218,7 +221,7 @@ mod tests {
                 if !has_died || random.random_bool(0.5) {
                     let has_survived = survives(silence);
                     has_died |= !has_survived;
-                    finder.record(silence, has_survived);
+                    finder.record(silence, silence, has_survived);
                 }
             }
         }
@@ -258,11 +261,24 @@ mod tests {
     fn contradictions_are_counted_and_ignored() {
         let mut finder = Finder::new(limits(1000)).unwrap();
         for (s, has_survived) in [(5, true), (60, true), (30, false), (90, true), (120, false)] {
-            finder.record(Duration::from_secs(s), has_survived);
+            finder.record(Duration::from_secs(s), Duration::from_secs(s), has_survived);
         }
         let Found { survived, died, contradictions, probes, suggested } = finder.found();
         assert_eq!((survived, died), (Some(Duration::from_secs(5)), Some(Duration::from_secs(30))));
         assert_eq!((contradictions, probes, suggested), (2, 5, Some(Duration::from_secs(3))));
+    }
+
+    #[test]
+    fn silence_is_not_probed_twice_because_it_was_measured_otherwise() {
+        let mut finder = Finder::new(Limits { max: Duration::from_secs(15), ..limits(1000) }).unwrap();
+        let s = Duration::from_secs;
+        assert_eq!(finder.next_round(), [5, 6, 7, 8, 9, 11, 13, 15].map(s));
+        for (probed_s, measured_ms, has_survived) in [(5, 4600, true), (6, 5600, true), (8, 9000, false)] {
+            finder.record(s(probed_s), Duration::from_millis(measured_ms), has_survived);
+        }
+        assert_eq!(finder.next_round(), [s(7)], "its probe was ended");
+        finder.record(s(7), Duration::from_millis(6400), true);
+        assert!(finder.next_round().is_empty());
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub async fn search(
             if !measured.has_survived {
                 shortest_dead = shortest_dead.min(silence);
             }
-            finder.record(measured.silence, measured.has_survived);
+            finder.record(silence, measured.silence, measured.has_survived);
             report(Progress::Measured(measured));
         }
     }

@@ -18,7 +18,7 @@ const SUBPROTOCOL: &str = "millrace.v1+json";
 /// Time for the connection and the first message of the server.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Time after which a heartbeat that is due counts as lost. TCP may have to send it again.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// A server looks once per second which connections need a heartbeat.
 pub const LATE_MAX: Duration = Duration::from_secs(1);
 

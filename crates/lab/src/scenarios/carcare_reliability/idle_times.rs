@@ -202,14 +202,14 @@ fn one(
             break;
         }
         let shortest_dead_ns = AtomicU64::new(u64::MAX);
-        let probe = |silence: Duration| -> anyhow::Result<Option<Measured>> {
+        let probe = |silence: Duration| -> anyhow::Result<Option<(Duration, Measured)>> {
             let channel = format!("idle/{repeat}/{round}/{}", silence.as_micros());
             let is_needless = || shortest_dead_ns.load(Relaxed) <= silence.as_nanos() as u64 || go_on().is_err();
             let measured = probe(ends, &channel, silence, &is_needless)?;
             if measured.is_some_and(|measured| !measured.has_survived) {
                 shortest_dead_ns.fetch_min(silence.as_nanos() as u64, Relaxed);
             }
-            Ok(measured)
+            Ok(measured.map(|measured| (silence, measured)))
         };
         thread::scope(|scope| {
             let probe = &probe;
@@ -221,8 +221,8 @@ fn one(
             };
             let running: Vec<_> = (0..).zip(silences).map(spawn).collect();
             running.into_iter().try_for_each(|one| -> anyhow::Result<()> {
-                if let Some(measured) = one.join().expect("it does not panic")? {
-                    finder.record(measured.silence, measured.has_survived);
+                if let Some((probed, measured)) = one.join().expect("it does not panic")? {
+                    finder.record(probed, measured.silence, measured.has_survived);
                 }
                 Ok(())
             })
