@@ -204,8 +204,8 @@ impl Metric {
             DeliveredShare => (offered(test) > 0.0).then(|| delivered_in_time(run, test) / offered(test)),
             // Durations above the range of the histogram are counted, but their lengths are unknown.
             LatencyMaxUs | LatencyMeanUs | LatencySdUs if test.latency_us.overflow() > 0 => None,
-            LatencyMeanUs => test.latency_us.mean_us(),
-            LatencySdUs => test.latency_us.sd_us(),
+            LatencyMeanUs => test.latency_us.mean_us().map(nanoseconds),
+            LatencySdUs => test.latency_us.sd_us().map(nanoseconds),
             LatencyMaxUs => test.latency_us.max_us().map(|us| us as f64),
             ServerMemoryBytes => Some(test.server.pss_bytes as f64).filter(|bytes| *bytes > 0.0),
             ServerMemoryBytesPerConnection => {
@@ -257,6 +257,11 @@ impl Metric {
             _ => return None,
         })
     }
+}
+
+/// Rounds microseconds to nanoseconds. More digits have no meaning, and would not survive JSON unchanged.
+fn nanoseconds(us: f64) -> f64 {
+    (us * 1000.0).round() / 1000.0
 }
 
 /// Returns the length of the whole phase, including the wait for the last delivery.

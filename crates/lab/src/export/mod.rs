@@ -3,7 +3,7 @@
 //! - [`tables`]: the list of published tables. A new table is one entry there.
 //! - [`published`]: how an entry becomes a file
 //! - [`karadogan`], [`somogyi`], [`thorsen`], [`wire_cost`]: rows that are computed
-//! - [`runs`]: `runs.csv`
+//! - [`runs`]: the file `runs.csv`
 //! - [`folder`]: which files an export may replace
 //! - [`group`], [`statistics`], [`sheet`]: combined repeats, their statistics, and one file
 

@@ -127,7 +127,7 @@ impl From<&Value> for Cell {
     fn from(value: &Value) -> Self {
         match value {
             Value::Null => Cell::Empty,
-            Value::Number(number) => number.as_u64().map_or_else(|| number.as_f64().into(), |count| Cell::Count(count)),
+            Value::Number(number) => number.as_u64().map_or_else(|| number.as_f64().into(), Cell::Count),
             Value::String(text) => Cell::Text(text.clone()),
             other => Cell::Text(other.to_string()),
         }
