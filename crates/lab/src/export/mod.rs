@@ -67,6 +67,11 @@ fn notes(recording: &Recording) -> Vec<String> {
             "{invalid} of {there} runs are invalid. A published table uses them only if a load has no valid run (runs_valid is 0)."
         ));
     }
+    let against = |table: &Table| {
+        let finding = table.validity.iter().find(|finding| finding.invalidates)?;
+        Some(format!("The table {} is not valid: {}", table.name, finding.detail))
+    };
+    notes.extend(recording.tables.iter().filter_map(against));
     let histograms = recording.runs.iter().flat_map(|run| &run.phases).map(|phase| &phase.latency_us);
     if histograms.into_iter().any(|histogram| !histogram.has_sums()) {
         notes.push(

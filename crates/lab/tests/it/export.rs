@@ -11,7 +11,7 @@ use millrace_lab::{
         Exported, export,
         tables::{self, TABLES},
     },
-    recording::{Column, Recording, Table},
+    recording::{Column, Finding, Recording, Table},
 };
 use serde_json::json;
 
@@ -288,6 +288,10 @@ fn drop_times_are_in_minutes_of_the_thesis() {
         ("7.8", "8.2", "3.1")
     );
     assert_eq!(csv.find("network", "local_network")["max_minutes"], "", "never dropped");
+    recording.tables[1].validity =
+        vec![Finding { code: "no_link".into(), detail: "over loopback".into(), invalidates: true }];
+    let (_, list) = exported(&recording);
+    assert_eq!(list.notes, ["The table networks is not valid: over loopback"]);
 }
 
 /// Names and texts of a recording come from elsewhere. They must not become paths or formulas.
