@@ -74,9 +74,6 @@ impl Client {
         socket.connect(&address.into())?;
         let socket = TcpStream::from(socket);
         socket.set_nodelay(true)?;
-        // A delayed acknowledgement would be the last packet, and shorten the silence that follows. The option is no
-        // more than a hint.
-        let _ = set_tcp_quickack(&socket, true);
         self.socket = Some(socket);
         (self.partial, self.out, self.last) = (Vec::new(), Vec::new(), Instant::now());
         self.is_ready = self.dialect.open(&mut self.out);
@@ -103,6 +100,9 @@ impl Client {
             let timer = self.dialect.wake_at_ns().map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)));
             let wait = lasts.saturating_sub(start.elapsed()).min(LOOK_EVERY).min(timer.unwrap_or(LOOK_EVERY));
             socket.set_read_timeout(Some(wait.max(Duration::from_millis(1))))?;
+            // A delayed acknowledgement would be the last packet before a silence. The kernel ends this mode by itself,
+            // for example when data is sent; without it, silences are only known less precisely.
+            let _ = set_tcp_quickack(&*socket, true);
             let length = match socket.write_all(&said).and_then(|()| socket.read(&mut bytes)) {
                 Ok(length) => length,
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,

@@ -28,8 +28,8 @@ const PRECISION: f64 = 0.04;
 const PARALLEL: usize = 8;
 /// Time between the openings of two connections in a network. If all opened at once, they would delay each other.
 const OPEN_EVERY: Duration = Duration::from_millis(25);
-/// Time by which a measured silence may be longer than the one that the NAT sees: TCP delays acknowledgements, and they
-/// are the last packets before the silence.
+/// Time by which a measured silence may be longer than the one that the NAT sees: the last packet before the silence is
+/// the acknowledgement of the last message, and TCP may delay it.
 const TOLERANCE: Duration = Duration::from_millis(60);
 
 /// A row of table 8.
