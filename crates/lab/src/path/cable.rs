@@ -19,8 +19,9 @@ use crate::wire::namespace::{
 };
 
 /// Packets that the kernel holds for the emulator. More are dropped, which
-/// [`namespace::drops`](crate::wire::namespace::drops) counts.
-const QUEUE_PACKETS: &str = "1000";
+/// [`namespace::drops`](crate::wire::namespace::drops) counts. A scenario opens thousands of connections at once: 2,800
+/// publishers and as many subscribers overflowed a queue of 1,000 packets.
+const QUEUE_PACKETS: &str = "10000";
 
 /// A cable that is an emulated link.
 pub struct TunCable {

@@ -120,7 +120,7 @@ fn delay(points: &[Point]) -> Table {
         ],
         points.iter().map(row).collect(),
         &[
-            "Thesis: a phone of 2013 between Wi-Fi and 3G; table 3.3 for the ways that forward packets, table 3.4 (a browser) for the gateway. It reports 25 peers at most for the browser.",
+            "Thesis: a phone of 2013 between Wi-Fi and 3G; table 3.3 for forwarding of packets, table 3.4 (a browser) for the gateway. It reports 25 peers at most for the browser.",
             "Ours: two emulated links, whose delay is not that of the thesis's networks. Compare the growth with the number of peers: 10 ms per 5 peers in table 3.3 (E-K8).",
             "late: the time from the due time of a message until it was sent. The delay includes this time.",
         ],
