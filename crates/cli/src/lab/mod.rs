@@ -1,6 +1,7 @@
 //! `millrace lab`: measures this server and others. One file per subcommand; all but flags and printing is
 //! `millrace-lab`.
 
+mod battery;
 mod capacity;
 mod compare;
 mod doctor;
@@ -56,6 +57,8 @@ enum Command {
     Link(link::Args),
     /// Find the longest heartbeat interval that a network permits
     Heartbeat(heartbeat::Args),
+    /// Compute the power and battery life of a phone that forwards messages
+    Battery(battery::Args),
     /// Show the limits of this machine and the commands that raise them
     Doctor(doctor::Args),
 }
@@ -70,6 +73,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Export(args) => export::run(&args),
         Command::Link(args) => link::run(args),
         Command::Heartbeat(args) => heartbeat::run(args),
+        Command::Battery(args) => battery::run(&args),
         Command::Doctor(args) => doctor::run(&args),
     };
     result.unwrap_or_else(|error| {

@@ -4,6 +4,7 @@
 
 mod battery;
 pub mod day;
+pub mod phone_gateway;
 mod radio;
 
 pub use battery::{hours, lasts};
