@@ -3,8 +3,11 @@
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getpriority_process, getrlimit, setpriority_process, setrlimit};
 
-/// Nice value: a higher priority than normal processes, but below the priority that the kernel needs.
+/// Nice value of servers and generators: a higher priority than normal processes, but below the priority that the kernel
+/// needs.
 const NICE: i32 = -10;
+/// Nice value of an emulated link. The link needs little CPU, and is late if a generator on the same CPU goes first.
+const NICE_OF_LINKS: i32 = -15;
 
 /// Raises the limit of open descriptors to at least `wanted`, for this process and its children. Root may exceed the
 /// hard limit, up to `fs.nr_open`.
@@ -30,6 +33,11 @@ pub fn raise_descriptors(wanted: u64) -> anyhow::Result<()> {
 pub fn raise_priority() -> Option<i32> {
     let before = getpriority_process(None).ok()?;
     setpriority_process(None, NICE.min(before)).ok().map(|()| before)
+}
+
+/// Raises the priority of this thread above that of servers and generators, if this is allowed.
+pub fn raise_priority_of_link() {
+    let _ = setpriority_process(None, NICE_OF_LINKS);
 }
 
 /// Restores the nice value that [`raise_priority`] returned.

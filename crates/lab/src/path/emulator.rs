@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     histogram::Histogram,
+    host::limits,
     recording::{Finding, LinkCounts, LinkRun},
 };
 
@@ -295,6 +296,7 @@ struct Worker {
 
 impl Worker {
     fn run(mut self) -> anyhow::Result<Report> {
+        limits::raise_priority_of_link();
         // Without this, the kernel may wake the thread 50 us late.
         set_current_timer_slack(NonZeroU64::new(1))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
