@@ -9,6 +9,8 @@
 //                                 `idle.server_cpu_cores`
 //   memory                        the fitted line of memory over connections
 //   found NAME                    a table that the scenario itself has written
+//   beside FILE COLUMN..          a table of a thesis beside ours, one row per row of RESULTS/SCENARIO/csv/FILE.csv
+//                                 (`millrace lab export`); columns of the thesis come twice, others once
 //   lines, published TEXT, slips, energy DAY, batteries, notes
 //                                 tables of a bill: bytes, a thesis' table beside ours, joules
 import { existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
@@ -16,6 +18,7 @@ import { basename, join } from 'node:path';
 
 const DOCS = join(import.meta.dirname, '../docs/lab');
 const TRANSPORTS = { websocket: 'WebSocket', session: 'session', sse: 'SSE', stream: 'HTTP streaming', ndjson: 'HTTP streaming', 'long-polling': 'long polling', polling: 'polling', 'data-channel': 'data channel' };
+const THESES = join(import.meta.dirname, '../crates/lab/data');
 const RADIOS = { lte: 'LTE', '3g': '3G', wifi: 'Wi-Fi' };
 
 const PHASE_FIELDS = { server_cpu_cores: 'CPU', generator_cpu_cores: 'CPU of the generator', probe_p50_us: 'response time', server_memory_bytes: 'memory' };
@@ -134,7 +137,29 @@ function memory({ curves }) {
 function found({ tables }, [name]) {
   const made = tables.find((one) => one.name === name) ?? unknown(name);
   const head = made.columns.map(({ name, unit }) => (unit ? `${name}, ${unit}` : name));
-  return `${table(head, made.rows.map((row) => row.map(plain)))}\n\n${list(made.notes)}`;
+  return [table(head, made.rows.map((row) => row.map(plain))), ...(made.notes.length ? [list(made.notes)] : [])].join('\n\n');
+}
+
+/** Returns the rows of a CSV file (RFC 4180, without line breaks in fields), each by the names of its columns. */
+function csv(path) {
+  const cells = (line) => [...line.matchAll(/(?:^|,)(?:"((?:[^"]|"")*)"|([^,]*))/g)].map(([, quoted, bare]) => quoted?.replaceAll('""', '"') ?? bare);
+  const [head, ...lines] = readFileSync(path, 'utf8').trim().split(/\r?\n/).map(cells);
+  return lines.map((line) => Object.fromEntries(head.map((name, i) => [name, line[i] ?? ''])));
+}
+
+function beside(_, [file, ...columns], folder) {
+  const theirs = csv(join(THESES, `${file}.csv`)), ours = csv(join(folder, 'csv', `${file}.csv`));
+  const [key, ...named] = Object.keys(theirs[0]);
+  const title = (name) => name.replace(/_(ms|bytes_per_s|events_per_s)$/, (_, unit) => `, ${unit.replaceAll('_', ' ').replace(' per ', '/')}`).replaceAll('_', ' ');
+  const shown = (text) => (text === '' || text == null ? '-' : Number.isFinite(Number(text)) ? number(Number(Number(text).toPrecision(4)), 4) : (TRANSPORTS[text] ?? text));
+  const is = (name) => (name in ours[0] ? named.includes(name) : unknown(`column ${name} of ${file}`));
+  return table(
+    [title(key), ...columns.flatMap((name) => (is(name) ? [`${title(name)}: thesis`, 'ours'] : [title(name)]))],
+    ours.map((row) => {
+      const their = theirs.find((one) => one[key] === row[key]) ?? {};
+      return [shown(row[key]), ...columns.flatMap((name) => (is(name) ? [shown(their[name]), shown(row[name])] : [shown(row[name])]))];
+    }),
+  );
 }
 
 /** Of one connection that reads: bytes of IP packets by layer. The measurement counts the records of TLS as framing, the model apart. */
@@ -194,7 +219,7 @@ function batteries({ bill }) {
 
 const notes = ({ bill }) => list(bill.notes);
 
-const KINDS = { conditions, points, memory, found, lines, published, slips, energy, batteries, notes };
+const KINDS = { conditions, points, memory, found, beside, lines, published, slips, energy, batteries, notes };
 
 function unknown(what) {
   throw new Error(`unknown ${what}`);
@@ -218,7 +243,7 @@ for (const file of readdirSync(DOCS).filter((name) => name.endsWith('.md') && na
     const [kind, ...words] = what.split(' ');
     count += 1;
     try {
-      return `${start}\n${(KINDS[kind] ?? unknown(kind))(analysis, words)}\n\n${end}`;
+      return `${start}\n${(KINDS[kind] ?? unknown(kind))(analysis, words, join(results, scenario))}\n\n${end}`;
     } catch (error) {
       throw new Error(`${file}: ${what}: ${error.message}`, { cause: error });
     }

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getpriority_process, getrlimit, setpriority_process, setrlimit};
 
-/// Nice value of servers and generators: a higher priority than normal processes, but below the priority that the kernel
+/// Nice value of servers and generators: a higher priority than normal processes, but a lower one than the kernel
 /// needs.
 const NICE: i32 = -10;
 /// Nice value of an emulated link. The link needs little CPU, and is late if a generator on the same CPU goes first.
