@@ -253,6 +253,9 @@ fn run_over_a_path_has_its_delay_and_records_its_link() {
     assert!(link.up.received > 50 && link.down.received > 200, "{link:?}");
     let median = run.phase(PhaseName::Test).expect("a test").latency_us.quantile_us(0.5).expect("deliveries");
     assert!((40_000..80_000).contains(&median), "{median} us");
+    // The lab asks for metrics beside the link.
+    let mut seconds = run.seconds.iter().filter_map(|second| second.watched.as_ref());
+    assert!(seconds.any(|watched| watched.metrics.is_some()), "the server answers requests for metrics");
 }
 
 /// Signaling of a data channel uses TCP. Everything else is in datagrams to the address that the server announces.
