@@ -15,7 +15,7 @@ static uint8_t sequence;
 static bool isPending;
 
 // The failure of a transfer that no command started. Its event waits for room in the send buffer.
-static uint8_t eventCode;
+static Code eventCode;
 
 // The arguments of the command under execution.
 static uint8_t arguments[ARGUMENTS_MAX];

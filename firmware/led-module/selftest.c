@@ -4,7 +4,7 @@
 
 typedef enum { NO_TEST, PORTS, COUNT } Test;
 
-static uint8_t test;
+static Test test;
 static uint8_t step;
 static uint8_t ticksLeft;
 

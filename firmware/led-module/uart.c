@@ -25,8 +25,9 @@ static uint8_t ring[RING_BYTES];
 static volatile uint8_t head;
 static volatile uint8_t tail;
 
-// `tail` at the last pollUart.
+// `tail` at the last pollUart, and whether bytes were queued then.
 static uint8_t tailBefore;
+static bool wasQueued;
 
 void initUart(void)
 {
@@ -34,6 +35,7 @@ void initUart(void)
     lineIsComplete = lineWasLong = lineWasDropped = false;
     isTooLong = isDropping = false;
     head = tail = tailBefore = 0;
+    wasQueued = false;
 }
 
 const uint8_t *receivedLine(uint8_t *length)
@@ -83,9 +85,10 @@ void sendBytes(const uint8_t *bytes, uint8_t count)
 bool pollUart(void)
 {
     uint8_t now = tail;
-    bool isMoving = now == head || now != tailBefore;
+    bool isStalled = wasQueued && now == tailBefore;
+    wasQueued = now != head;
     tailBefore = now;
-    return isMoving;
+    return !isStalled;
 }
 
 // Ends the line under reception at its line feed. An empty line is ignored: a host may send one to end a torn line.

@@ -24,7 +24,7 @@ bool hasRoom(uint8_t count);
 // Queues the bytes. The caller has checked hasRoom.
 void sendBytes(const uint8_t *bytes, uint8_t count);
 
-// Returns false if bytes are queued and none was sent since the last call: the transmitter does not work.
+// Returns false if bytes were queued at the last call and none was sent since: the transmitter does not work.
 bool pollUart(void);
 
 // For the interrupt handlers of the HAL.

@@ -5,32 +5,32 @@
 
         .equ    CPUOFF, 0x10
 
-        .section .text.start, "ax", @progbits
-        .globl  start
-start:
+        .section .text.reset, "ax", @progbits
+        .globl  resetEntry
+resetEntry:
         mov     #stackEnd, r1
         mov     #bssStart, r12
-clear:
+.Lclear:
         cmp     #bssEnd, r12
-        jhs     copyData
+        jhs     .LcopyData
         clr.b   0(r12)
         inc     r12
-        jmp     clear
-copyData:
+        jmp     .Lclear
+.LcopyData:
         mov     #dataStart, r12
         mov     #dataLoad, r13
-copy:
+.Lcopy:
         cmp     #dataEnd, r12
-        jhs     run
+        jhs     .Lrun
         mov.b   @r13+, r14
         mov.b   r14, 0(r12)
         inc     r12
-        jmp     copy
-run:
+        jmp     .Lcopy
+.Lrun:
         call    #main
 ; main does not return. If it does, the watchdog resets the device.
-halt:
-        jmp     halt
+.Lhalt:
+        jmp     .Lhalt
 
 ; The callee saves r4 to r10 (MSP430 EABI, SLAA534, section 3.2), so a frame saves r11 to r15.
         .macro  FRAME name, handler
@@ -77,4 +77,4 @@ unexpected:
         .word   unexpected      ; FFF8 Timer1_A3, other than CCR0
         .word   unexpected      ; FFFA Timer1_A3 CCR0
         .word   unexpected      ; FFFC NMI
-        .word   start           ; FFFE reset
+        .word   resetEntry           ; FFFE reset

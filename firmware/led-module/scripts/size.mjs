@@ -70,7 +70,7 @@ const sizes = sections();
 const all = functions();
 const indirect = pointers(all);
 const entry = (name) => [...all].find(([, one]) => one.name === name)?.[0];
-const program = deepest(entry('start'), all, indirect);
+const program = deepest(entry('resetEntry'), all, indirect);
 // A handler starts with the return address and the status register on the stack.
 const interrupts = ['tickFrame', 'transmitFrame', 'receiveFrame'].map((name) => deepest(entry(name), all, indirect));
 const interrupt = interrupts.reduce((a, b) => (b.bytes > a.bytes ? b : a));
