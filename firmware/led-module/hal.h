@@ -18,7 +18,7 @@ static inline void orderAccesses(void)
     __asm__ volatile("" ::: "memory");
 }
 
-// Bits of halResetCause: those of IFG1 of the MSP430 (SLAU144, section 2.2, "IFG1").
+// Bits of halResetCause: those of IFG1 of the MSP430 (SLAS735, "Special Function Registers").
 enum {
     RESET_WATCHDOG = 0x01,
     RESET_POWER_ON = 0x04,

@@ -1,4 +1,5 @@
-// i2c.h: writes of one I2C master, byte by byte in interrupts. Each transfer ends within a bound, whatever the bus does.
+// i2c.h: writes of one I2C master, byte by byte in interrupts. Each transfer ends within a bound, even if the bus is
+// stuck.
 //
 //            writeI2C            last byte             STOP complete
 //     idle ------------> sending ---------> stopping ----------------> idle, TRANSFER_DONE or TRANSFER_NACKED

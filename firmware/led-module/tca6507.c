@@ -11,7 +11,8 @@ enum { RESTART_BANK0 = 0x08, RESTART_BANK1 = 0x80, RESTART_BOTH = RESTART_BANK0 
 
 // Values after a reset of the driver (SCPS164, section 8.6), except for register 0x0A. That register is an action and
 // not a state; the shadow copy always holds a restart of both banks.
-static const uint8_t resetValues[REGISTERS] = {0x00, 0x00, 0x00, 0x44, 0x44, 0x44, 0x44, 0x44, 0xff, 0x0f, RESTART_BOTH};
+static const uint8_t resetValues[REGISTERS] = {0x00, 0x00, 0x00, 0x44, 0x44,        0x44,
+                                               0x44, 0x44, 0xff, 0x0f, RESTART_BOTH};
 
 static uint8_t shadow[REGISTERS];
 

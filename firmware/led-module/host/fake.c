@@ -13,7 +13,7 @@
 FakeSettings fake;
 FakeTrace trace;
 
-// The controller like USCI_B0: one byte in the shift register, one in the buffer (SLAU144, section 17.3.4.2).
+// The controller like USCI_B0: one byte in the shift register, one in the buffer (SLAU144, "USCI, I2C Mode").
 static struct {
     bool isReset;
     bool isActive;      // Between START and STOP.

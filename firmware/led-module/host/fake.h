@@ -9,9 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FAKE_TRACE_MAX = 16384 };
+enum { FAKE_TRACE_MAX = 4096 };
 
-// What the tests set. fakePowerOn clears it.
+// Faults and inputs that a test sets. fakeClear clears them.
 typedef struct {
     uint8_t resetCause;
     bool isUncalibrated;
@@ -25,7 +25,7 @@ typedef struct {
     uint16_t light;
 } FakeSettings;
 
-// What the firmware did. fakePowerOn clears it.
+// Outputs of the firmware. fakeClear and fakePowerOn clear them.
 typedef struct {
     // The bus: `S` START, `N` NACK, `P` STOP, `R` reset of the controller, bytes in hex; for example `S 8a 08 5f P`.
     char bus[FAKE_TRACE_MAX];

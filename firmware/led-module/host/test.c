@@ -343,7 +343,8 @@ static void arguments_must_have_exact_digits(void)
 
 static void unknown_commands_are_refused(void)
 {
-    static const char *const unknown[] = {"x", "V", "vv", "W 08 00", "w08 00", "+", "+2", "-", "-2", "+00", "0", "*", " v", "tports"};
+    static const char *const unknown[] = {"x",  "V",   "vv", "W 08 00", "w08 00", "+",     "+2",
+                                          "-",  "-2",  "+00", "0",      "*",      " v",    "tports"};
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)
         CHECK_TEXT(ask(unknown[i]), "5a err cmd");
     CHECK_TEXT(trace.bus, "");

@@ -7,6 +7,7 @@
 
         .section .text.reset, "ax", @progbits
         .globl  resetEntry
+        .type   resetEntry, @function
 resetEntry:
         mov     #stackEnd, r1
         mov     #bssStart, r12
@@ -32,9 +33,11 @@ resetEntry:
 .Lhalt:
         jmp     .Lhalt
 
-; The callee saves r4 to r10 (MSP430 EABI, SLAA534, section 3.2), so a frame saves r11 to r15.
+; The callee saves r4 to r10 (MSP430 EABI, SLAA534), so a frame saves r11 to r15.
         .macro  FRAME name, handler
         .section .text.\name, "ax", @progbits
+        .globl  \name
+        .type   \name, @function
 \name:
         push    r11
         push    r12
@@ -77,4 +80,4 @@ unexpected:
         .word   unexpected      ; FFF8 Timer1_A3, other than CCR0
         .word   unexpected      ; FFFA Timer1_A3 CCR0
         .word   unexpected      ; FFFC NMI
-        .word   resetEntry           ; FFFE reset
+        .word   resetEntry      ; FFFE reset

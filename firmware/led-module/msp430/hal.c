@@ -21,7 +21,8 @@ enum {
     SMCLK_HZ = 1000000,
     TICK_CYCLES = SMCLK_HZ / 100,
     I2C_DIVIDER = SMCLK_HZ / 100000,
-    // 1 MHz / 9600 Bd = 104.17: divider 104, modulation 1/8 (SLAU144, table 15-4).
+    // 1 MHz / 9600 Bd = 104.17: divider 104, modulation 1/8 (SLAU144, "USCI, UART Mode", "Typical Baud
+    // Rates and Errors").
     UART_DIVIDER = 104,
     // A conversion takes 64 + 13 cycles of ADC10OSC (3.7 MHz or faster): 21 us. Each poll takes more than 5 us.
     LIGHT_POLLS_MAX = 32,
@@ -36,17 +37,17 @@ static bool isCalibrated;
 
 static void initClock(void)
 {
-    // Erased constants would select the DCO's fastest range, about 20 MHz (SLAU144, section 5.2.5.1).
+    // Erased constants would select the DCO's fastest range, about 20 MHz (SLAS735, "DCO Frequency").
     isCalibrated = CALBC1_1MHZ != ERASED && CALDCO_1MHZ != ERASED;
     if (isCalibrated) {
-        DCOCTL = 0; // Lowest step first, so that no intermediate setting is too fast (SLAU144, section 5.2.5.1).
+        DCOCTL = 0; // Lowest step first, so that no intermediate setting is too fast (SLAU144, "Basic Clock Module+").
         BCSCTL1 = CALBC1_1MHZ;
         DCOCTL = CALDCO_1MHZ;
     }
     BCSCTL3 = LFXT1S_2; // ACLK from the VLO: the pins of the crystal are free.
 }
 
-// Unconnected pins are outputs, so that no input floats (SLAU144, section 8.2.8).
+// Unconnected pins are outputs, so that no input floats (SLAU144, "Digital I/O").
 static void initPins(void)
 {
     P1OUT = PIN_BUTTON;
@@ -139,7 +140,7 @@ void halEnableDriver(void)
 
 void halI2cInit(uint8_t slave)
 {
-    // The controller is configured in reset (SLAU144, section 17.3.1). Reset clears its interrupt flags and enables.
+    // The controller is configured in reset (SLAU144, "USCI, I2C Mode"). Reset clears its interrupt flags and enables.
     UCB0CTL1 = UCSSEL_2 | UCSWRST;
     UCB0CTL0 = UCMST | UCMODE_3 | UCSYNC;
     UCB0BR0 = I2C_DIVIDER;
@@ -164,7 +165,7 @@ void halI2cSend(uint8_t byte)
 
 void halI2cStop(void)
 {
-    UCB0CTL1 |= UCTXSTP;
+    UCB0CTL1 = UCSSEL_2 | UCTR | UCTXSTP; // Without UCTXSTT: a START that is still set would be repeated.
     // The flag may stay set after a NACK (SLAZ440, USCI25), and stays set if the buffer is not written.
     IFG2 &= (uint8_t)~UCB0TXIFG;
 }
@@ -233,7 +234,7 @@ void handleTick(void)
     tickInterrupt();
 }
 
-// One vector serves the transmit interrupts of both controllers (SLAU144, section 17.3.6).
+// One vector serves the transmit interrupts of both controllers (SLAU144, "USCI, I2C Mode").
 void handleTransmit(void)
 {
     hasEvent = true;

@@ -11,7 +11,7 @@
 #define REGISTER16(address) (*(volatile uint16_t *)(address))
 #define CONSTANT8(address) (*(const volatile uint8_t *)(address))
 
-// Special function registers (SLAU144, section 2.2; SLAS735, "Special Function Registers")
+// Special function registers (SLAS735, "Special Function Registers")
 #define IE1 REGISTER8(0x0000)
 #define IE2 REGISTER8(0x0001)
 #define IFG1 REGISTER8(0x0002)
@@ -27,12 +27,13 @@
 #define UCA0TXIFG 0x02
 #define UCB0TXIFG 0x08
 
-// Watchdog (SLAU144, section 10.3)
+// Watchdog (SLAU144, "Watchdog Timer+")
 #define WDTCTL REGISTER16(0x0120)
 #define WDTPW 0x5a00
 #define WDTCNTCL 0x0008
 
-// Clocks (SLAU144, section 5.3), and the calibration constants in information segment A (SLAU144, section 24.2)
+// Clocks (SLAU144, "Basic Clock Module+"), and the calibration constants in information segment A (SLAS735,
+// "Calibration Data Stored in Information Memory Segment A")
 #define DCOCTL REGISTER8(0x0056)
 #define BCSCTL1 REGISTER8(0x0057)
 #define BCSCTL3 REGISTER8(0x0053)
@@ -40,7 +41,7 @@
 #define CALDCO_1MHZ CONSTANT8(0x10fe)
 #define CALBC1_1MHZ CONSTANT8(0x10ff)
 
-// Ports (SLAU144, section 8.3)
+// Ports (SLAU144, "Digital I/O")
 #define P1IN REGISTER8(0x0020)
 #define P1OUT REGISTER8(0x0021)
 #define P1DIR REGISTER8(0x0022)
@@ -53,7 +54,7 @@
 #define P3OUT REGISTER8(0x0019)
 #define P3DIR REGISTER8(0x001a)
 
-// Timer_A0 (SLAU144, section 12.3)
+// Timer_A0 (SLAU144, "Timer_A")
 #define TA0CTL REGISTER16(0x0160)
 #define TA0CCTL0 REGISTER16(0x0162)
 #define TA0CCR0 REGISTER16(0x0172)
@@ -62,7 +63,7 @@
 #define TACLR 0x0004
 #define CCIE 0x0010
 
-// USCI_A0 as UART (SLAU144, section 15.4)
+// USCI_A0 as UART (SLAU144, "USCI, UART Mode")
 #define UCA0CTL0 REGISTER8(0x0060)
 #define UCA0CTL1 REGISTER8(0x0061)
 #define UCA0BR0 REGISTER8(0x0062)
@@ -72,7 +73,7 @@
 #define UCA0TXBUF REGISTER8(0x0067)
 #define UCBRS_1 0x02
 
-// USCI_B0 as I2C master (SLAU144, section 17.4)
+// USCI_B0 as I2C master (SLAU144, "USCI, I2C Mode")
 #define UCB0CTL0 REGISTER8(0x0068)
 #define UCB0CTL1 REGISTER8(0x0069)
 #define UCB0BR0 REGISTER8(0x006a)
@@ -93,7 +94,7 @@
 #define UCBBUSY 0x10
 #define UCNACKIFG 0x08
 
-// ADC10 (SLAU144, section 22.3)
+// ADC10 (SLAU144, "ADC10")
 #define ADC10AE0 REGISTER8(0x004a)
 #define ADC10CTL0 REGISTER16(0x01b0)
 #define ADC10CTL1 REGISTER16(0x01b2)

@@ -16,7 +16,7 @@ function sections() {
   return sizes;
 }
 
-/** Functions by address: `{ name, frame, calls, jumps, isIndirect }`. `frame` is the sum of all pushes and reservations. */
+/** Functions by address. `frame` is the sum of all pushes and reservations of stack, in bytes. */
 function functions() {
   const found = new Map();
   let one;
