@@ -59,7 +59,7 @@ pub fn run(server: SocketAddr, plan: &Plan, go_on: &dyn Fn() -> anyhow::Result<(
     publisher.set_read_timeout(Some(PATIENCE))?;
     let mut switch = |is_on: bool| publish(&mut publisher, plan.name, is_on);
     let (socket, readings) = subscribe(server, &format!("{}/light", plan.name))?;
-    let result = (|| {
+    let result = (|| -> anyhow::Result<Vec<Step>> {
         switch(true)?;
         let on = steady(&readings).context("the sensor reports nothing with the lamp on")?;
         switch(false)?;
