@@ -12,7 +12,7 @@ WEB_SOURCES := $(shell find web/src web/public web/scripts web/*.html web/*.json
 DOCS_SOURCES := $(shell find docs -name node_modules -prune -o -path docs/.vitepress/dist -prune -o -path docs/.vitepress/cache -prune -o -type f -print) \
 	$(wildcard *.md */README.md) sdk/typescript/README.md
 
-.PHONY: help run install test quick check fmt bench lab instructions sbom teeth build web docs sdk setup clean screenshots
+.PHONY: help run install test quick check fmt bench lab instructions sbom teeth build firmware board web docs sdk setup clean screenshots
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 24
@@ -59,6 +59,12 @@ teeth: ## check that the tests of docs/explanation/security.md fail without thei
 
 build: web ## build the binary with its pages
 	cargo build -p millrace-cli --locked
+
+firmware: ## build the firmware of the LED module for MSP430 and AVR to target/firmware (needs clang, lld, avr-gcc)
+	$(MAKE) --no-print-directory -C firmware/led-module msp430 avr OUT=$(CARGO_TARGET_DIR)/firmware
+
+board: ## check the board of the LED module with KiCad; write Gerber files, parts and pictures to target/board
+	hw/led-module/board.sh
 
 web: web/pack/manifest.json ## build the pages and the documentation for the binary
 

@@ -115,6 +115,8 @@ if (run.length > 0) {
   step(`code blocks: ${run.length} documents`, process.execPath, 'scripts/docs/run.mjs', ...run);
 }
 
+if (under('firmware/').length > 0) step('firmware of the LED module', 'firmware/test.sh');
+if (under('hw/').length > 0) step('board of the LED module', 'hw/test.sh');
 if (under('scripts/').length > 0) step('scripts', 'scripts/steps-test.sh');
 if (under('scripts/docs/').length > 0) step('the runner of code blocks', process.execPath, '--test', 'scripts/docs/test.mjs');
 for (const [folder, command] of [['fuzz/', 'fuzz/run.sh'], ['conformance/', 'conformance/quick.sh'], ['deploy/', 'cargo test -p millrace-cli --test cluster']])

@@ -43,12 +43,20 @@ get_deny() {
 }
 # Without Pebble, the ACME tests report that they were skipped.
 get_pebble() { scripts/pebble.sh >/dev/null || echo "setup: Pebble cannot be installed" >&2; }
-[ ${#missing[@]} -gt 0 ] || { get_deny; get_pebble; exit 0; }
+# The compilers and simulators of the LED module's firmware. Without them, its tests report what they skip.
+firmware=()
+command -v clang-14 >/dev/null || firmware+=(clang-14 llvm-14 libclang-rt-14-dev)
+command -v ld.lld-14 >/dev/null || firmware+=(lld-14)
+command -v avr-gcc >/dev/null || firmware+=(gcc-avr avr-libc)
+command -v simavr >/dev/null || firmware+=(simavr libsimavr-dev libelf-dev)
+command -v mspdebug >/dev/null || firmware+=(mspdebug)
+[ -e /usr/msp430/include/msp430g2553.h ] || firmware+=(msp430mcu)
+[ ${#missing[@]} -gt 0 ] || [ ${#firmware[@]} -gt 0 ] || { get_deny; get_pebble; exit 0; }
 
-command -v apt-get >/dev/null || fail "please install: ${missing[*]}"
+command -v apt-get >/dev/null || fail "please install: ${missing[*]} ${firmware[*]}"
 sudo=
-[ "$(id -u)" -eq 0 ] || { command -v sudo >/dev/null || fail "please install, as root: apt-get install ${missing[*]}"; sudo=sudo; }
-echo "setup: installing ${missing[*]}"
+[ "$(id -u)" -eq 0 ] || { command -v sudo >/dev/null || fail "please install, as root: apt-get install ${missing[*]} ${firmware[*]}"; sudo=sudo; }
+echo "setup: installing ${missing[*]} ${firmware[*]}"
 $sudo apt-get update -qq
 # Tests start servers themselves on free ports. Services of installed packages must not start now or after the next
 # boot.
@@ -58,7 +66,10 @@ if [ ${#services[@]} -gt 0 ] && [ ! -e $policy ]; then
     printf '#!/bin/sh\nexit 101\n' | $sudo tee $policy >/dev/null
     $sudo chmod 755 $policy
 fi
-DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+install() { DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "$@" >/dev/null; }
+[ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
+# Later versions of Debian have other versions of these packages.
+[ ${#firmware[@]} -eq 0 ] || install "${firmware[@]}" || echo "setup: ${firmware[*]} cannot be installed" >&2
 for service in "${services[@]}"; do
     ! command -v systemctl >/dev/null || $sudo systemctl --quiet disable "$service" || true
 done

@@ -32,15 +32,17 @@ step "Rust examples in the documentation" cargo_tests --doc
 beside "clippy" "${idle[@]}" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 # Instructions are counted, not timed, so other load does not affect the result.
 beside "instructions of the hot paths" "${idle[@]}" scripts/instructions.sh
+beside "firmware of the LED module" "${idle[@]}" firmware/test.sh
 beside "licences, advisories, bill of materials" scripts/supply-chain.sh
 step "page tests in Chromium and Firefox" npm --prefix web test --silent
 finish "client tests in Node, Chromium and Firefox"
 finish "clippy"
 # The results of clippy are in its cache.
 step "formatting and lints" make --no-print-directory check
+step "board of the LED module" hw/test.sh
 step "these scripts" test_scripts
 for name in "licences, advisories, bill of materials" "code blocks of the documents" "conformance, quick" "quick scenarios of the lab" "nodes of a cluster" \
-    "fuzzing, each target for 10 s" "instructions of the hot paths"; do
+    "firmware of the LED module" "fuzzing, each target for 10 s" "instructions of the hot paths"; do
     finish "$name"
 done
 summary

@@ -5,6 +5,7 @@ mod balancer;
 mod cli;
 mod cycles;
 mod docs;
+mod earl;
 mod flood;
 mod gateway;
 mod hygiene;

@@ -34,6 +34,7 @@ mod carcare_reliability;
 pub mod carcare_wire;
 mod karadogan_forwarding;
 mod karadogan_gateway;
+mod karadogan_servo;
 mod karadogan_topologies;
 mod networks;
 mod somogyi_tls;
@@ -59,6 +60,11 @@ pub static SCENARIOS: &[Scenario] = &[
         "karadogan-topologies",
         include_str!("karadogan_topologies/scenario.toml"),
         &karadogan_topologies::KaradoganTopologies,
+    ),
+    Scenario::experiment(
+        "karadogan-servo",
+        include_str!("karadogan_servo/scenario.toml"),
+        &karadogan_servo::KaradoganServo,
     ),
     Scenario::sweep("karadogan-arm-probe", include_str!("karadogan_arm_probe/scenario.toml")),
     Scenario::sweep("carcare-latency", include_str!("carcare_latency/scenario.toml")).with(carcare_latency::tables),

@@ -28,7 +28,7 @@ use anyhow::Context;
 
 use crate::nearest::nearest;
 
-pub use millrace::start_gateway;
+pub use millrace::{kit, start_gateway};
 pub use options::Options;
 pub use process::{Ready, Server, free_address};
 pub use target::{ClientOptions, Endpoint, PublisherPlace, Target, TlsTarget};

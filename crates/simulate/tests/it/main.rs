@@ -1,5 +1,7 @@
-//! The shipped files equal the generated ones, and the publisher is tested against a server that fails on command.
+//! The shipped files equal the generated ones. The publisher is tested against a server that fails on command, and the
+//! kit Earl with faults of its hardware.
 
+mod earl;
 mod publisher;
 #[path = "../../../client/tests/it/script.rs"]
 #[expect(dead_code, reason = "the tests of the client use all of its steps")]

@@ -15,4 +15,9 @@ export const DEMOS = [
     name: 'Gateway',
     description: 'A browser tab that forwards messages between devices, one by one or in bundles.',
   },
+  {
+    path: '/ball',
+    name: 'Ball',
+    description: 'Two color LEDs of a kit: pick a color, and firmware on a simulated microcontroller lights the lamps.',
+  },
 ] as const;

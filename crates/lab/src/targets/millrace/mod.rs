@@ -7,7 +7,7 @@ mod session;
 
 use std::{
     env,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -93,6 +93,15 @@ fn command(options: &Options) -> anyhow::Result<Command> {
         // Otherwise the server would announce 127.0.0.1 to peers of data channels.
         command.args(["--set", &format!(r#"rtc.public=["{address}"]"#)]);
     }
+    Ok(command)
+}
+
+/// Returns the command of a simulated kit Earl that connects to `server`.
+///
+/// Errors: no program.
+pub fn kit(server: SocketAddr, name: &str, options: &Options) -> anyhow::Result<Command> {
+    let mut command = Command::new(binary(options)?);
+    command.args(["simulate", "earl", "--name", name, "--to", &format!("http://{server}")]);
     Ok(command)
 }
 

@@ -1,4 +1,6 @@
-//! `millrace simulate`: cars that publish telemetry, and the town they drive in.
+//! `millrace simulate`: cars that publish telemetry, the town they drive in, and the kit Earl.
+
+mod earl;
 
 use std::fs::File;
 use std::io::BufReader;
@@ -34,6 +36,8 @@ pub struct Args {
 enum What {
     /// Replay one recorded drive
     Car(Car),
+    /// Simulate the kit Earl: LED module, firmware and light sensor
+    Earl(earl::Args),
     /// Simulate many cars in the town
     Fleet(FleetArgs),
     /// Print one drive through the town as CSV, for `simulate car`
@@ -149,6 +153,7 @@ struct Destination {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     match args.what {
         What::Car(args) => car(args).await,
+        What::Earl(args) => earl::run(args).await,
         What::Fleet(args) => fleet(args).await,
         What::Drive(args) => Ok(output::text(drive(&args))?),
         What::Town { seed } => Ok(output::text(Town::new(seed).to_geojson())?),
@@ -297,6 +302,6 @@ mod tests {
     #[test]
     fn shipped_drive_matches_printed_drive() {
         let args = Drive { seed: 3, rows: 120, interval: Duration::from_secs(5) };
-        assert_eq!(drive(&args), include_str!("../../simulate/fixtures/drive.csv"));
+        assert_eq!(drive(&args), include_str!("../../../simulate/fixtures/drive.csv"));
     }
 }

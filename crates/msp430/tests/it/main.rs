@@ -1,0 +1,3 @@
+//! Tests of the chip with programs, against mspdebug, and with the firmware of the LED module.
+
+mod elf;

@@ -1,0 +1,10 @@
+#include "hal.h"
+#include "module.h"
+
+int main(void)
+{
+    initModule();
+    for (;;)
+        if (pollModule())
+            halSleep();
+}
