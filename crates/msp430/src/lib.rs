@@ -20,6 +20,7 @@ pub mod cpu;
 mod elf;
 mod fault;
 mod flash;
+pub mod fuzz;
 mod i2c_master;
 mod light;
 mod mcu;

@@ -57,7 +57,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Creates erased flash memory, information memory with these constants, and RAM with the pattern of [`Self::lose_ram`].
+    /// Creates erased flash memory and information memory with these bytes. RAM has the pattern of
+    /// [`Self::lose_ram`].
     pub fn new(info: [u8; 0x100]) -> Self {
         let mut memory = Self {
             ram: Box::new([0; 0x200]),

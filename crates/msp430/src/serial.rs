@@ -44,6 +44,15 @@ impl SerialLine {
         time
     }
 
+    /// Ends the present frame and drops those after it: the sender was reset.
+    pub fn cut(&mut self, now: Time) {
+        while self.edges.back().is_some_and(|(at, _)| *at > now) {
+            self.edges.pop_back();
+        }
+        self.set(now, true);
+        self.free = self.free.min(now);
+    }
+
     /// Returns the level at a time.
     pub fn level(&self, time: Time) -> bool {
         let later = self.edges.partition_point(|(at, _)| *at <= time);
@@ -172,6 +181,17 @@ mod tests {
         line.send_levels(Time::ZERO, 0, &[30]);
         line.send(Time::from_ps(500), 0x42, &BITS);
         assert_eq!(received(&line, 100), [(0x42, false)]);
+    }
+
+    #[test]
+    fn cut_line_is_idle() {
+        let mut line = SerialLine::default();
+        line.send(Time::ZERO, 0x00, &BITS);
+        line.send(Time::ZERO, 0x11, &BITS);
+        line.cut(Time::from_ps(350));
+        assert_eq!(line.free(), Time::from_ps(350));
+        line.send(Time::from_ps(2000), 0x42, &BITS);
+        assert_eq!(received(&line, 100), [(0xfc, false), (0x42, false)]);
     }
 
     #[test]

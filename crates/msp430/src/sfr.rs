@@ -30,7 +30,8 @@ impl Default for Sfr {
 }
 
 impl Sfr {
-    /// Sets the registers to their values after a PUC. The cause bits of IFG1 stay until software or power-on clears them.
+    /// Sets the registers to their values after a PUC. The cause bits of IFG1 stay until software or power-on clears
+    /// them.
     pub fn reset(&mut self) {
         *self = Self { ifg1: self.ifg1 | bit1::OF, ..Self::default() };
     }

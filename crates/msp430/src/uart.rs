@@ -103,6 +103,9 @@ impl Uart {
                     sfr.ifg2 = sfr.ifg2 & !bit2::UCA0RX | bit2::UCA0TX;
                     *self.at(register::STAT) = 0;
                     (self.loaded, self.sending) = (false, None);
+                    if let Some(line) = line {
+                        line.cut(now);
+                    }
                 } else if was_reset {
                     self.receiver.restart(now);
                 }

@@ -5,7 +5,7 @@ use crate::{
     time::Ticks,
 };
 
-/// What a watchdog event does to the chip.
+/// Effect of the end of an interval on the chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchdogEvent {
     /// The interval passed; WDTIFG is set and an interrupt can follow.

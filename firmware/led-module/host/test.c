@@ -667,6 +667,12 @@ static void bus_refuses_a_second_transfer(void)
     CHECK(!restoreTCA6507());
     CHECK(!setTimes(0, codes));
     CHECK(!setMasterLevel(1));
+    // The refused calls have not replaced the bytes that the shadow copy receives.
+    fake.startHangs = false;
+    fakeTicks(I2C_TICKS_MAX + 1);
+    CHECK_TEXT(trace.bus, "R S 8a 00 01 P");
+    CHECK(shadowOf(REGISTER_SELECT0) == 0x01);
+    CHECK(shadowOf(REGISTER_FADE_ON) == 0x44);
 }
 
 // -- Flow control -----------------------------------------------------------------------------------------------------

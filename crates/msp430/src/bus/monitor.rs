@@ -59,7 +59,7 @@ impl Monitor {
         self.events.drain(..).collect()
     }
 
-    /// Returns the number of events that were dropped because nobody took them.
+    /// Returns the number of events that were dropped because the log was full.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -196,7 +196,7 @@ impl Cpu {
         if opcode == 6 {
             return self.return_from_interrupt(bus);
         }
-        let operand = self.source(bus, mode, register, width)?;
+        let operand = self.resolve(bus, mode, register, width)?;
         let count = cycles::single(opcode, mode, register);
         let value = self.load(bus, operand, width);
         let flags = Flags { sr: self.sr(), width };
@@ -226,9 +226,9 @@ impl Cpu {
         let (opcode, width) = (word >> 12, Width::of(word));
         let (source, mode) = (usize::from(word >> 8 & 15), (word >> 4) & 3);
         let (register, to_memory) = (usize::from(word & 15), word & 0x0080 != 0);
-        let from = self.source(bus, mode, source, width)?;
+        let from = self.resolve(bus, mode, source, width)?;
         let src = self.load(bus, from, width);
-        let to = if to_memory { self.source(bus, 1, register, width)? } else { Operand::Register(register) };
+        let to = if to_memory { self.resolve(bus, 1, register, width)? } else { Operand::Register(register) };
         // An indexed destination with R3 uses its value 0 as base address.
         let to = if let Operand::Constant(_) = to { Operand::Memory(self.index(bus, 0, width)?) } else { to };
         let count = cycles::double(mode, source, to_memory, register);
@@ -265,7 +265,7 @@ impl Cpu {
     }
 
     /// Resolves an operand with its addressing mode: register, indexed, indirect, or indirect with increment.
-    fn source(&mut self, bus: &mut impl Bus, mode: u16, register: usize, width: Width) -> Result<Operand, FaultKind> {
+    fn resolve(&mut self, bus: &mut impl Bus, mode: u16, register: usize, width: Width) -> Result<Operand, FaultKind> {
         let operand = match (mode, register) {
             (0, CG) => Operand::Constant(0),
             (0, _) => Operand::Register(register),

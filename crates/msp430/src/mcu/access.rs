@@ -49,7 +49,7 @@ mod address {
     pub const ADC10MEM: u16 = 0x01b4;
 }
 
-/// What an instruction changed beyond CPU and memory.
+/// Changes by an instruction beyond CPU and memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Effects {
     /// A register of a peripheral was read or written.
@@ -118,27 +118,38 @@ impl Bus for Access<'_> {
     }
 }
 
+impl Peripherals {
+    /// Reads an 8-bit register with its side effects.
+    fn read_byte(&mut self, now: Time, at: u16) -> u8 {
+        match at {
+            address::IE1 => self.sfr.ie1,
+            address::IE2 => self.sfr.ie2,
+            address::IFG1 => self.sfr.ifg1,
+            address::IFG2 => self.sfr.ifg2,
+            address::P1..address::P1_END => port(at - address::P1).map_or(0, |one| self.ports[0].read(one)),
+            address::P2..address::P2_END => port(at - address::P2).map_or(0, |one| self.ports[1].read(one)),
+            address::P1SEL2 => self.ports[0].sel2,
+            address::P2SEL2 => self.ports[1].sel2,
+            address::ADC10AE0 => self.adc.analog_enable,
+            address::BCSCTL3 => self.clock.read_bcsctl3(),
+            address::DCOCTL => self.clock.dcoctl,
+            address::BCSCTL1 => self.clock.bcsctl1,
+            address::BCSCTL2 => self.clock.bcsctl2,
+            address::UCA0..address::UCA0_END => self.uart.read(at - address::UCA0, &mut self.sfr),
+            address::UCB0..address::UCB0_END => self.i2c.read(now, at - address::UCB0, &mut self.sfr),
+            _ => self.storage[usize::from(at)],
+        }
+    }
+
+    /// Returns an 8-bit register. The caller passes a copy of the modules, because a read can change them.
+    pub(super) fn peek(mut self, now: Time, at: u16) -> u8 {
+        if at < WORD_REGISTERS { self.read_byte(now, at) } else { 0 }
+    }
+}
+
 impl Access<'_> {
     fn read_byte(&mut self, at: u16) -> u8 {
-        let chip = &mut *self.peripherals;
-        match at {
-            address::IE1 => chip.sfr.ie1,
-            address::IE2 => chip.sfr.ie2,
-            address::IFG1 => chip.sfr.ifg1,
-            address::IFG2 => chip.sfr.ifg2,
-            address::P1..address::P1_END => port(at - address::P1).map_or(0, |one| chip.ports[0].read(one)),
-            address::P2..address::P2_END => port(at - address::P2).map_or(0, |one| chip.ports[1].read(one)),
-            address::P1SEL2 => chip.ports[0].sel2,
-            address::P2SEL2 => chip.ports[1].sel2,
-            address::ADC10AE0 => chip.adc.analog_enable,
-            address::BCSCTL3 => chip.clock.read_bcsctl3(),
-            address::DCOCTL => chip.clock.dcoctl,
-            address::BCSCTL1 => chip.clock.bcsctl1,
-            address::BCSCTL2 => chip.clock.bcsctl2,
-            address::UCA0..address::UCA0_END => chip.uart.read(at - address::UCA0, &mut chip.sfr),
-            address::UCB0..address::UCB0_END => chip.i2c.read(self.now, at - address::UCB0, &mut chip.sfr),
-            _ => chip.storage[usize::from(at)],
-        }
+        self.peripherals.read_byte(self.now, at)
     }
 
     fn write_byte(&mut self, at: u16, value: u8) {

@@ -6,7 +6,7 @@ mod peripherals;
 use crate::{
     Fault, FaultKind, Time,
     clock::{InfoMemory, Periods},
-    cpu::{Bus, Cpu, Width, sr},
+    cpu::{Cpu, sr},
     memory::Memory,
     sfr::bit1,
     wiring::Wiring,
@@ -85,6 +85,11 @@ impl Mcu {
 
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
+    }
+
+    /// Gives access to the registers of the CPU, so that a test can make a program hang or jump.
+    pub fn cpu_mut(&mut self) -> &mut Cpu {
+        &mut self.cpu
     }
 
     pub fn memory(&self) -> &Memory {
@@ -255,6 +260,7 @@ impl Mcu {
         self.fault = (vector == 0xffff).then_some(erased);
         self.cpu.reset(vector);
         self.peripherals.reset();
+        wiring.uart_out.cut(self.now);
         self.periods = self.peripherals.clock.periods(0);
         self.peripherals.watchdog.reset(self.now, &self.periods);
         self.set_periods();
@@ -262,20 +268,9 @@ impl Mcu {
         self.schedule(wiring);
     }
 
-    /// Reads a register of a peripheral or memory, as the CPU does, with all side effects. For tests.
-    pub fn read(&mut self, wiring: &mut Wiring, address: u16, width: Width) -> u16 {
-        let mut effects = Effects::default();
-        let mut access = Access {
-            pc: self.cpu.pc(),
-            now: self.now,
-            periods: self.periods,
-            memory: &mut self.memory,
-            peripherals: &mut self.peripherals,
-            wiring,
-            effects: &mut effects,
-        };
-        let value = access.read(address, width);
-        self.settle(self.cpu.sr(), effects, wiring);
-        value
+    /// Returns a byte of memory or of an 8-bit register, without the side effects of a read; 0 for other registers and
+    /// vacant addresses.
+    pub fn peek(&self, address: u16) -> u8 {
+        self.memory.peek(address).unwrap_or_else(|| self.peripherals.clone().peek(self.now, address))
     }
 }
