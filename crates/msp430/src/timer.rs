@@ -317,8 +317,8 @@ mod tests {
     fn poll_timeout_is_the_first_flag() {
         // Compares the computed time with counting one tick at a time.
         for (control, compare) in [(0x10, [7, 3, 9]), (0x20, [7, 3, 9]), (0x30, [7, 3, 9]), (0x30, [7, 0, 7])] {
-            for start in 0..16 {
-                let mut timer = timer(control | TAIE, compare);
+            for (start, enable) in (0..16).flat_map(|start| [(start, TAIE), (start, 0)]) {
+                let mut timer = timer(control | enable, compare);
                 timer.advance(at(start));
                 timer.control &= !TAIFG;
                 timer.compare_control = [CCIE; 3];

@@ -191,12 +191,13 @@ fn wrong_accesses_are_recorded() {
 #[test]
 fn flash_controller_erases_and_programs() {
     let main = [start(), mov(0xa500, 0x012c), mov(0xa502, 0x0128), mov(0, 0xc800), mov(0xa540, 0x0128)];
-    let main = [main.concat(), mov(0x1234, 0xc800), mov(0xa510, 0x012c), stop()];
+    // The second write can only clear bits.
+    let main = [main.concat(), mov(0x1234, 0xc800), mov(0xff0f, 0xc800), mov(0xa510, 0x012c), stop()];
     let mut board = board(&main, &[]);
     assert!(board.mcu_mut().memory_mut().program(0xc802, &[0, 0]));
     run(&mut board, 1);
     let memory = board.mcu().memory();
-    assert_eq!((memory.peek_word(0xc800), memory.peek_word(0xc802)), (Some(0x1234), Some(0xffff)));
+    assert_eq!((memory.peek_word(0xc800), memory.peek_word(0xc802)), (Some(0x1204), Some(0xffff)));
     assert_eq!(memory.violations().count(), 0);
 }
 

@@ -105,6 +105,19 @@ fn segment_outside_of_the_memory_is_refused() {
 }
 
 #[test]
+fn segments_larger_than_the_address_space_are_refused() {
+    // Two segments of 40000 bytes that overlap, in the file and in the memory.
+    let mut file = sample();
+    for at in [52, 52 + 32] {
+        file[at + 4..at + 8].copy_from_slice(&52_u32.to_le_bytes());
+        file[at + 12..at + 16].copy_from_slice(&0x4000_u32.to_le_bytes());
+        file[at + 16..at + 20].copy_from_slice(&40_000_u32.to_le_bytes());
+    }
+    file.resize(50_000, 0);
+    assert_eq!(Elf::parse(&file), Err(ElfError::TooLarge { bytes: 80_000 }));
+}
+
+#[test]
 fn every_truncation_is_an_error() {
     let file = sample();
     for length in 0..file.len() {
