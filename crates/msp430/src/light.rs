@@ -22,11 +22,12 @@ pub struct Lamps {
 }
 
 impl Lamps {
-    /// Returns the light of both LEDs at a time. P0 is not connected.
+    /// Returns the light of both LEDs at a time. The ports are those of the board (`hw/led-module/README.md`): blue,
+    /// green and red of LED A on P1 to P3, and red, green and blue of LED B on P4 to P6.
     pub fn of(driver: &Tca6507, time: Time) -> Self {
         let level: [f64; PORTS] = std::array::from_fn(|port| driver.brightness(time, port));
-        let rgb = |first: usize| Rgb { red: level[first], green: level[first + 1], blue: level[first + 2] };
-        Self { a: rgb(1), b: rgb(4) }
+        let rgb = |[red, green, blue]: [usize; 3]| Rgb { red: level[red], green: level[green], blue: level[blue] };
+        Self { a: rgb([3, 2, 1]), b: rgb([4, 5, 6]) }
     }
 
     /// Returns the light that reaches the sensor, from 0 to 1 with both LEDs white. Green counts most, as in daylight

@@ -249,7 +249,10 @@ impl Pages for Site {
             // The media type makes phones offer to install the certificate.
             "/ca.crt" => self.ca.clone().map(|ca| fresh(text(StatusCode::OK, "application/x-x509-ca-cert", ca))),
             path if self.assets.is_empty()
-                && matches!(page_of(path), "/" | "/carcare" | "/docs" | "/rooms" | "/gateway" | "/lab" | "/link" | "/ball") =>
+                && matches!(
+                    page_of(path),
+                    "/" | "/carcare" | "/docs" | "/rooms" | "/gateway" | "/lab" | "/link" | "/ball"
+                ) =>
             {
                 Some(not_built())
             }

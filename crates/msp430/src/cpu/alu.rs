@@ -1,4 +1,4 @@
-use super::{Width, sr};
+use super::register::{Width, sr};
 
 /// Operations of the arithmetic unit: result and new status register.
 ///

@@ -1,6 +1,6 @@
 //! Cycles per instruction (SLAU144K, 3.4.4, tables 3-14 to 3-16).
 
-use super::{CG, PC, SR};
+use super::register::{CG, PC, SR};
 
 pub const JUMP: u32 = 2;
 pub const RETI: u32 = 5;

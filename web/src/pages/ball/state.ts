@@ -16,7 +16,7 @@ export interface Blink {
 
 export interface KitState {
   readonly commanded: { readonly id: string | null; readonly a: Levels; readonly b: Levels; readonly blink: Blink | null };
-  /** What the LED driver could give; null until the module has confirmed the command. */
+  /** Levels and times that the LED driver could give; null until the module has confirmed the command. */
   readonly given: { readonly a: Levels; readonly b: Levels; readonly blink: Blink | null; readonly note: string | null } | null;
   /** Light of the lamps now, `#rrggbb`. */
   readonly lit: { readonly a: string; readonly b: string };

@@ -10,6 +10,8 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 use serde::Deserialize;
 
 use crate::{
@@ -24,14 +26,18 @@ use crate::{
 const START_MAX: Duration = Duration::from_secs(20);
 /// Time without a change after which a reading counts as steady.
 const STEADY: Duration = Duration::from_millis(800);
+/// Largest random delay of a step: two measurements of the sensor.
+const JITTER: Duration = Duration::from_millis(40);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Least difference of the readings with the lamp off and on, of 1023.
 const CONTRAST_MIN: u16 = 100;
 
 pub struct Plan {
     pub steps: u32,
-    /// Time between two steps.
+    /// Time between two steps. Each step is up to [`JITTER`] later, so that steps and measurements of the sensor are not
+    /// in phase.
     pub every: Duration,
+    pub seed: u64,
     /// Prefix of the kit's channels.
     pub name: &'static str,
 }
@@ -66,12 +72,13 @@ pub fn run(server: SocketAddr, plan: &Plan, go_on: &dyn Fn() -> anyhow::Result<(
         let off = steady(&readings).context("the sensor reports nothing with the lamp off")?;
         ensure!(on > off + CONTRAST_MIN, "the sensor reports {on} with the lamp on, and {off} with the lamp off");
         let mut threshold = Threshold { level: off + (on - off) / 2, is_above: false };
+        let mut random = Pcg64Mcg::seed_from_u64(plan.seed);
         let start = Instant::now();
         let mut steps = Vec::new();
         for step in 0..plan.steps {
             go_on()?;
-            let due = start + plan.every * step;
-            let end = due + plan.every;
+            let due = start + plan.every * step + JITTER.mul_f64(random.random());
+            let end = start + plan.every * (step + 1);
             thread::sleep(due.saturating_duration_since(Instant::now()));
             switch(step % 2 == 0)?;
             let late = due.elapsed();

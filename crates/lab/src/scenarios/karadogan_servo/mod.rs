@@ -127,7 +127,7 @@ fn measure(
     let (steps, drops) = namespace::across(&cable, start, |mut server| {
         server.move_to(FAR, BYPASS_FAR);
         let kit = Kit::start(server.address, options)?;
-        let plan = Plan { steps: choice.steps, every: choice.every, name: NAME };
+        let plan = Plan { steps: choice.steps, every: choice.every, seed, name: NAME };
         let beside = SocketAddr::from((BYPASS_FAR, server.address.port()));
         let steps = controller::run(beside, &plan, go_on).with_context(|| kit.log())?;
         drop(kit);

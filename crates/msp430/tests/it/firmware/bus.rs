@@ -1,6 +1,6 @@
 //! Bytes and times on the bus, lamps, and the two tests of the thesis.
 
-use millrace_msp430::{I2cEventKind, Rgb, Time};
+use millrace_msp430::{I2cEventKind, Time};
 
 use super::Kit;
 
@@ -56,7 +56,8 @@ fn walk_test_lights_each_port_once() {
     for _ in 0..200 {
         kit.run(10);
         let lamps = kit.board.lamps();
-        let levels = [lamps.a, lamps.b].map(|Rgb { red, green, blue }| [red, green, blue]).concat();
+        // In the order of the ports.
+        let levels = [lamps.a.blue, lamps.a.green, lamps.a.red, lamps.b.red, lamps.b.green, lamps.b.blue];
         let lit: Vec<usize> = (0..6).filter(|port| levels[*port] == 1.0).collect();
         assert!(levels.iter().all(|level| *level == 0.0 || *level == 1.0));
         if seen.last() != Some(&lit) {
@@ -95,8 +96,8 @@ fn count_test_runs_until_another_command() {
 #[test]
 fn lamps_show_sixteen_levels() {
     let Some(mut kit) = Kit::ready() else { return };
-    // P1 and P4 (red of both LEDs) follow PWM0, P2 and P5 (green) follow PWM1, P3 and P6 (blue) the master level.
-    kit.expect(&[("p 6c 36 48", "ok"), ("m 5", "ok")]);
+    // P3 and P4 (red of both LEDs) follow PWM0, P2 and P5 (green) follow PWM1, P1 and P6 (blue) the master level.
+    kit.expect(&[("p 66 3c 42", "ok"), ("m 5", "ok")]);
     for level in (0..16).rev() {
         let (pwm0, pwm1) = (level, 15 - level);
         let command = format!("w 08 {:02x}", pwm1 << 4 | pwm0);

@@ -36,6 +36,15 @@ fn build() -> Option<Vec<u8>> {
     Some(fs::read(out.join("led-module-msp430.elf")).expect("the Makefile builds this file"))
 }
 
+#[test]
+fn shipped_firmware_equals_the_built_one() {
+    let Some(built) = elf() else { return };
+    let shipped = include_bytes!("../../../../simulate/fixtures/led-module.elf");
+    let [built, shipped] = [&built[..], shipped].map(|file| Elf::parse(file).expect("an ELF file"));
+    let update = "llvm-strip-14 -o crates/simulate/fixtures/led-module.elf target/firmware/led-module-msp430.elf";
+    assert_eq!(built.segments(), shipped.segments(), "after `make firmware`, run: {update}");
+}
+
 /// CRC-16/CCITT-FALSE.
 fn crc(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0xffff, |crc, byte| {
