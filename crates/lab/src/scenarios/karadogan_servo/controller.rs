@@ -34,8 +34,8 @@ const CONTRAST_MIN: u16 = 100;
 
 pub struct Plan {
     pub steps: u32,
-    /// Time between two steps. Each step is up to [`JITTER`] later, so that steps and measurements of the sensor are not
-    /// in phase.
+    /// Time between two steps. Each step is up to [`JITTER`] late at random, so that it is not in phase with the
+    /// measurements of the sensor.
     pub every: Duration,
     pub seed: u64,
     /// Prefix of the kit's channels.
