@@ -221,6 +221,7 @@ async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<Pol
         wait: None,
         heartbeat: None,
         subscribe: true,
+        is_state_page: false,
     };
     caller.may_read(&request)?;
     let answer = |read: Read, _: &ReadRequest, wanted| {

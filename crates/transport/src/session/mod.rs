@@ -101,7 +101,8 @@ pub async fn subscribe(
     subscription: Subscription,
 ) -> Result<(), Error> {
     let Subscription { target, since, positions, policy } = subscription;
-    let reader = shard.sockets().lane(id, policy);
+    // A lane of its own may lose messages; a state must be complete.
+    let reader = shard.sockets().lane(id, if since.is_state() { Policy::Every } else { policy });
     let preamble = |reply: String| match reader == id {
         true => encode_text(shard, id, &reply),
         false => {
@@ -207,7 +208,7 @@ async fn execute(
             shard.sockets().grants.may(id, Permission::History, &channel)?;
             let limit = PageLimit { count: limit, bytes: HISTORY_BYTES_MAX };
             let page = range::page(&*shard.engine, &channel, since, until, Default::default(), limit).await?;
-            let answer = Envelope::answer(page.end, page.has_more(), page.gap, page.end.epoch, &page.publications);
+            let answer = Envelope::answer(page.next(), page.has_more(), page.gap, page.end.epoch, &page.publications);
             Ok(Some(encode_reply_raw(command_id, &answer)))
         }
         Command::Refresh { token } => {

@@ -26,5 +26,6 @@ mod many;
 mod ranges;
 mod server;
 mod session;
+mod state;
 mod switching;
 mod tls;
