@@ -15,6 +15,12 @@ pub struct Namespace {
     pub durable: Option<bool>,
     /// Permissions without a token.
     pub anonymous: Vec<Permission>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub hooks: crate::hooks::NamespaceConfig,
+}
+
+fn is_default(hooks: &crate::hooks::NamespaceConfig) -> bool {
+    *hooks == Default::default()
 }
 
 impl Namespace {
