@@ -24,7 +24,7 @@ pub use grant::{Grant, Permission};
 pub use pattern_map::PatternMap;
 pub use position::{Epoch, Gap, Position, Since};
 pub use publication::{
-    Holder, JSON_DEPTH_MAX, KEY_BYTES_MAX, Kind, NewPublication, Payload, Publication, PublicationHead,
+    Expected, Holder, JSON_DEPTH_MAX, KEY_BYTES_MAX, Kind, NewPublication, Payload, Publication, PublicationHead,
 };
 pub use rpc::RpcCall;
 pub use transport::{Transport, UnknownTransport};

@@ -204,6 +204,9 @@ impl Drain {
     }
 }
 
+/// Allowed maximum numbers of keys of a state.
+const KEYS: std::ops::RangeInclusive<usize> = 1..=10_000_000;
+
 /// The defaults, with a comment for every key.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");
 
@@ -275,6 +278,13 @@ impl Config {
         if let Some(name) = self.namespaces.keys().find(|name| name.contains('/') || ChannelName::parse(name).is_err())
         {
             return bad(&format!("namespaces.{name}"), "must be the first level of a channel name");
+        }
+        let keys_max = |own: &Namespace| own.history(self.history).keys_max;
+        if !KEYS.contains(&self.history.keys_max) {
+            return bad("history.keys_max", "must be from 1 to 10000000 keys");
+        }
+        if let Some((name, _)) = self.namespaces.iter().find(|(_, own)| !KEYS.contains(&keys_max(own))) {
+            return bad(&format!("namespaces.{name}.keys_max"), "must be from 1 to 10000000 keys");
         }
         if [self.drain.announce, self.drain.window, self.drain.window_max, self.drain.ticket].iter().any(|d| *d > DAY) {
             return bad("drain", "must have durations of at most 1day");
