@@ -13,6 +13,7 @@ pub mod http;
 pub mod problem;
 pub mod publish;
 pub mod random;
+pub mod rpc;
 pub mod server;
 pub mod subscription;
 pub mod tls;

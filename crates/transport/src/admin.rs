@@ -2,7 +2,6 @@
 
 use std::{
     convert::Infallible,
-    fmt,
     net::{IpAddr, SocketAddr},
     rc::Rc,
     str::FromStr,
@@ -22,7 +21,7 @@ use tokio::{net::TcpListener, sync::Semaphore, task::spawn_local};
 
 use crate::{
     accept::cannot_accept,
-    connection::end,
+    connection::{connection_id, end},
     http::{Response, problem},
     route::Context,
 };
@@ -80,12 +79,6 @@ impl FromStr for ConnectionKey {
     }
 }
 
-impl fmt::Display for ConnectionKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}-{}", self.shard, self.slot, self.generation)
-    }
-}
-
 impl Context {
     /// Returns at most `limit` of the matching connections, those after the key `after`. Cost: O(connections of
     /// the shard).
@@ -128,7 +121,7 @@ impl Context {
             None => ("http2", None),
         };
         Some(Connection {
-            id: self.key(id).to_string(),
+            id: connection_id(self.shard.id, id),
             transport,
             subject: grant.subject.as_deref().map(str::to_owned),
             address: address.and_then(|address| SocketAddr::try_from(address).ok()),
