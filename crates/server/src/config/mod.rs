@@ -203,6 +203,9 @@ impl Drain {
     }
 }
 
+/// Maximum history of a channel of the server itself, in bytes: 100,000 revocations of the longest names.
+const INTERNAL_BYTES_MAX: usize = 64 << 20;
+
 /// The defaults, with a comment for every key.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");
 
@@ -296,6 +299,12 @@ impl Config {
         millrace_engine::Config {
             history: self.history,
             namespaces: self.namespaces.iter().map(|(name, own)| (name.clone(), own.history(self.history))).collect(),
+            internal: millrace_engine::HistoryConfig {
+                count_max: self.auth.revoked_max,
+                bytes_max: INTERNAL_BYTES_MAX,
+                age_max: self.auth.revocation_lifetime(),
+                durable: false,
+            },
             reserved: vec!["rooms".into()],
             channels_max: self.engine.channels_max,
             history_bytes_max: self.engine.history_bytes_max,
