@@ -10,6 +10,7 @@ pub mod config;
 pub mod log;
 mod memory;
 mod metrics;
+pub mod openapi;
 mod pages;
 mod reload;
 mod run;
