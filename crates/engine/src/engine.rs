@@ -18,6 +18,15 @@ use crate::Answer;
 pub trait Engine: Send + Sync {
     /// Accepts a publication. When the answer is ready, the publication has its position. [`Deliver`] has received the
     /// publication, or will receive it if the channel is watched.
+    ///
+    /// A channel with [`HistoryConfig::state`](crate::HistoryConfig::state) is a keyed state: it keeps the newest
+    /// publication of each key until a deletion. When the time to live of a key ends, the engine appends its deletion
+    /// within about a second, once over all nodes. A repeated idempotency key is answered before any other check.
+    ///
+    /// Errors of a state: those of [`check_fits`](millrace_delivery::check_fits), then of
+    /// [`check_expected`](millrace_delivery::check_expected), then
+    /// [`too_many_keys`](millrace_delivery::too_many_keys) for a new key. Of several publishers with the same
+    /// condition, exactly one succeeds.
     fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>>;
 
     /// Accepts a publication like [`Engine::append`], for a caller that publishes into one channel repeatedly. The
@@ -39,6 +48,15 @@ pub trait Engine: Send + Sync {
     /// Returns a page of history. For a channel without publications it returns an empty page at the start of the log.
     /// If the channel is watched, every publication after the page is delivered, so no publication is lost between
     /// page and delivery.
+    ///
+    /// [`Since::State`] and [`Since::StateAfter`] read the state: its entries in the order of offsets, and between them
+    /// the deletions after the reader's `began`, with [`Part::State`](millrace_delivery::Part) or
+    /// [`Part::StateEnd`](millrace_delivery::Part). `policy` has no meaning then. If deletions after `began` may be
+    /// missing, the epoch is another one, or the place never existed, the page has a gap up to offset 0 and holds the
+    /// beginning of the state. [`Since::StateOr`] reads the log like [`Since::Position`]. In a state, expired
+    /// publications of the log are no gap.
+    ///
+    /// Errors: [`no_state`](millrace_delivery::no_state) for a channel that is none.
     fn page(
         &self,
         channel: &ChannelName,

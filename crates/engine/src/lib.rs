@@ -94,7 +94,16 @@ pub fn open<D: Deliver>(
     deliver: Arc<D>,
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<Arc<dyn Engine>, OpenError> {
-    Ok(match EngineUrl::parse(url)? {
+    let parsed = EngineUrl::parse(url)?;
+    if let (EngineUrl::Sqlite(_) | EngineUrl::Redis(_) | EngineUrl::Nats(_), Some(setting)) =
+        (&parsed, config.first_state())
+    {
+        let engine = url.split(':').next().unwrap_or_default();
+        return Err(OpenError::Setting(format!(
+            "`{setting} = true`: state is not supported by the engine `{engine}`; use memory"
+        )));
+    }
+    Ok(match parsed {
         EngineUrl::Memory => {
             if let Some(setting) = config.first_durable() {
                 return Err(OpenError::Setting(format!(

@@ -23,6 +23,6 @@ pub use grant::{Grant, Permission};
 pub use pattern_map::PatternMap;
 pub use position::{Epoch, Gap, Position, Since};
 pub use publication::{
-    Holder, JSON_DEPTH_MAX, KEY_BYTES_MAX, Kind, NewPublication, Payload, Publication, PublicationHead,
+    Expected, Holder, JSON_DEPTH_MAX, KEY_BYTES_MAX, Kind, NewPublication, Payload, Publication, PublicationHead,
 };
 pub use transport::{Transport, UnknownTransport};

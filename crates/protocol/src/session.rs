@@ -111,13 +111,20 @@ struct HistoryWords {
 #[serde(deny_unknown_fields)]
 struct PublishWords<'a> {
     channel: String,
-    #[serde(borrow)]
-    data: &'a RawValue,
+    /// `None` if the field is missing; `null` is a payload.
+    #[serde(borrow, default, deserialize_with = "present")]
+    data: Option<&'a RawValue>,
     key: Option<String>,
     /// Time to live in seconds.
     ttl: Option<f64>,
     encoding: Option<String>,
     idempotency_key: Option<String>,
+    delete: Option<bool>,
+    if_match: Option<String>,
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 /// JSON object only. By default serde also accepts an array with the values in the order of the struct's fields.
@@ -278,9 +285,8 @@ impl Subscription {
         let mut body = json!({ "channel": self.target.as_str() });
         match self.since {
             Since::Now => {}
-            Since::Earliest => body["since"] = "earliest".into(),
-            Since::Position(position) => body["since"] = position.to_string().into(),
             Since::Time(ms) => body["since"] = ms.into(),
+            since => body["since"] = since.to_string().into(),
         }
         if self.policy == Policy::Latest {
             body["policy"] = "latest".into();
@@ -313,6 +319,12 @@ impl SubscribeWords {
                 "`positions` applies only to patterns; use `since` for a channel",
             ));
         }
+        if is_pattern && subscription.since.is_state() {
+            return Err(Error::new(
+                Code::BadRequest,
+                "a pattern has no state; subscribe to each channel by its name with `since` = `state`",
+            ));
+        }
         if is_pattern && matches!(subscription.since, Since::Position(_)) {
             return Err(Error::new(
                 Code::BadRequest,
@@ -323,7 +335,8 @@ impl SubscribeWords {
     }
 }
 
-/// Decodes one line of a batch: `{"channel", "data", "key"?, "ttl"?, "encoding"?, "idempotency_key"?}`.
+/// Decodes one line of a batch: `{"channel", "data", "key"?, "ttl"?, "encoding"?, "idempotency_key"?, "if_match"?}`, or
+/// `{"channel", "key", "delete": true, "idempotency_key"?, "if_match"?}`.
 pub fn decode_publish(line: &str) -> Result<(ChannelName, NewPublication), Error> {
     let words = serde_json::from_str::<Object<PublishWords<'_>>>(line);
     words.map_err(|e| Error::new(Code::BadJson, e.to_string()))?.0.decode()
@@ -333,7 +346,11 @@ impl PublishWords<'_> {
     /// Decodes the fields. A JSON string is a text payload; any other JSON value is a JSON payload and is forwarded
     /// unchanged.
     fn decode(self) -> Result<(ChannelName, NewPublication), Error> {
-        let raw = self.data.get();
+        if self.delete == Some(true) {
+            return self.decode_deletion();
+        }
+        let data = self.data.ok_or_else(|| Error::new(Code::BadJson, "missing field `data`"))?;
+        let raw = data.get();
         let text = || serde_json::from_str::<String>(raw).map_err(|e| Error::new(Code::BadJson, e.to_string()));
         let (kind, data) = match self.encoding.as_deref() {
             Some("base64") => match BASE64_STANDARD.decode(text()?) {
@@ -352,6 +369,19 @@ impl PublishWords<'_> {
         publication.key = self.key.map(Into::into);
         publication.idempotency_key = self.idempotency_key.map(Into::into);
         publication.ttl_ms = self.ttl.map(ttl_ms).transpose()?;
+        publication.expected = self.if_match.as_deref().map(str::parse).transpose()?;
+        Ok((ChannelName::parse(&self.channel)?, publication.check()?))
+    }
+
+    fn decode_deletion(self) -> Result<(ChannelName, NewPublication), Error> {
+        if self.data.is_some() || self.ttl.is_some() || self.encoding.is_some() {
+            let detail = "a deletion has no `data`, `ttl` or `encoding`; omit these fields, or omit `delete`";
+            return Err(Error::new(Code::BadRequest, detail));
+        }
+        let missing = || Error::new(Code::BadRequest, "a deletion needs `key`, the key to delete");
+        let mut publication = NewPublication::deletion(self.key.ok_or_else(missing)?.into());
+        publication.idempotency_key = self.idempotency_key.map(Into::into);
+        publication.expected = self.if_match.as_deref().map(str::parse).transpose()?;
         Ok((ChannelName::parse(&self.channel)?, publication.check()?))
     }
 }
@@ -470,7 +500,29 @@ mod tests {
         assert_eq!(code(r#"{"id":1,"subscribe":{"channel":"a b"}}"#), Code::BadChannel);
         assert_eq!(code(r#"{"id":1,"subscribe":{"channel":"a","since":"x"}}"#), Code::BadPosition);
         assert_eq!(code(r#"{"id":1,"publish":{"channel":"a/+","data":1}}"#), Code::BadChannel);
+        assert_eq!(code(r#"{"id":1,"subscribe":{"channel":"a/+","since":"state"}}"#), Code::BadRequest);
         assert_eq!(code(r#"{"id":1,"publish":{"channel":"a","data":1,"ttl":-1}}"#), Code::BadRequest);
+    }
+
+    #[test]
+    fn deletions_and_conditions_are_decoded() {
+        let decoded = |line: &str| decode_publish(line).map(|(_, publication)| publication);
+        let deletion = decoded(r#"{"channel":"a","key":"k","delete":true,"if_match":"1:5"}"#).unwrap();
+        let expected = Some(crate::Expected::At("1:5".parse().unwrap()));
+        assert_eq!(deletion, NewPublication { expected, ..NewPublication::deletion("k".into()) });
+        let null = decoded(r#"{"channel":"a","key":"k","data":null,"delete":false,"if_match":"0"}"#).unwrap();
+        assert_eq!((&*null.data, null.is_deletion), (b"null".as_slice(), false));
+        assert_eq!(null.expected, Some(crate::Expected::Absent));
+        for (line, code) in [
+            (r#"{"channel":"a","delete":true}"#, Code::BadRequest),
+            (r#"{"channel":"a","key":"k","delete":true,"data":1}"#, Code::BadRequest),
+            (r#"{"channel":"a","key":"k","delete":true,"ttl":1}"#, Code::BadRequest),
+            (r#"{"channel":"a","key":"k"}"#, Code::BadJson),
+            (r#"{"channel":"a","key":"k","delete":1}"#, Code::BadJson),
+            (r#"{"channel":"a","key":"k","data":1,"if_match":"x"}"#, Code::BadPosition),
+        ] {
+            assert_eq!(decoded(line).unwrap_err().code, code, "{line}");
+        }
     }
 
     #[test]

@@ -13,7 +13,9 @@ use std::{
 };
 
 use hashbrown::HashTable;
-use millrace_delivery::{Appended, Bounds, History, Page, PageLimit, prefetch_at};
+use millrace_delivery::{
+    Appended, Bounds, History, Page, PageLimit, check_expected, check_fits, no_state, prefetch_at,
+};
 use millrace_protocol::{
     ChannelName, Epoch, Error, Holder, NewPublication, Pattern, Position, Since,
     session::{Policy, Target},
@@ -24,6 +26,9 @@ use crate::{
     shares::{Namespace, Shares},
     smallest::Smallest,
 };
+
+/// Maximum number of keys of states that one sweep expires.
+const EXPIRE_MAX: usize = 10_000;
 
 /// Number of locks over the channels. Many stripes keep lock contention between shards rare.
 const STRIPES: usize = 64;
@@ -149,7 +154,7 @@ impl<D: Deliver> MemoryEngine<D> {
         result
     }
 
-    fn append_to(&self, channel: &mut Channel<D::Route>, publication: NewPublication) -> Position {
+    fn append_to(&self, channel: &mut Channel<D::Route>, publication: NewPublication) -> Result<Position, Error> {
         let Channel { name, route, namespace, history, .. } = channel;
         self.deliver.expect(route);
         let now_ms = self.now_ms();
@@ -160,8 +165,18 @@ impl<D: Deliver> MemoryEngine<D> {
                 self.deliver.deliver(route, name, self.epoch, &publication);
                 publication.offset
             }
+            Appended::Refused(error) => return Err(error),
         };
-        Position { epoch: self.epoch, offset }
+        Ok(Position { epoch: self.epoch, offset })
+    }
+
+    /// Appends the deletions of keys whose time to live has ended, at most `most`. Returns their number.
+    fn expire(&self, channel: &mut Channel<D::Route>, now_ms: u64, most: usize) -> usize {
+        let Channel { name, route, namespace, history, .. } = channel;
+        let bounds = &self.bounds[*namespace as usize];
+        let expired = std::iter::from_fn(|| self.count(history, |history| history.expire(now_ms, bounds)));
+        let deliver = |deletion| self.deliver.deliver(route, name, self.epoch, &deletion);
+        expired.take(most).map(deliver).count()
     }
 
     fn append_and_evict(
@@ -187,15 +202,16 @@ impl<D: Deliver> MemoryEngine<D> {
             && let Some(channel) = lock(&self.stripes[stripe]).channels.get_mut(index)
             && channel.name == *name
         {
-            return Ok(self.append_to(channel, publication));
+            return self.append_to(channel, publication);
         }
         let (number, hash) = self.stripe(name);
         let mut stripe = lock(&self.stripes[number]);
         if let Some(index) = stripe.find(hash, name) {
             *slot = ChannelSlot::new(number, index);
-            return Ok(self.append_to(&mut stripe.channels[index as usize], publication));
+            return self.append_to(&mut stripe.channels[index as usize], publication);
         }
         let (holder, namespace) = (publication.holder, self.shares.namespace(name));
+        self.check_first(&publication, namespace)?;
         if !self.may_create(holder, namespace) {
             drop(stripe);
             if !self.forget_channels(holder, namespace) {
@@ -210,7 +226,13 @@ impl<D: Deliver> MemoryEngine<D> {
             Channel { name: name.clone(), route: self.deliver.route(name), namespace, holder, history: self.empty() };
         *slot = ChannelSlot::new(number, stripe.insert(channel, hash, &self.hasher));
         let channel = stripe.channels.last_mut().expect("it has just been put there");
-        Ok(self.append_to(channel, publication))
+        self.append_to(channel, publication)
+    }
+
+    /// Checks the first publication of a channel, so that a refused one creates no channel.
+    fn check_first(&self, publication: &NewPublication, namespace: Namespace) -> Result<(), Error> {
+        check_fits(publication, self.bounds[namespace as usize].keys_max > 0)?;
+        check_expected(publication.expected, None)
     }
 
     fn may_create(&self, holder: Holder, namespace: Namespace) -> bool {
@@ -254,7 +276,10 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
 
     fn page(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Answer<Result<Page, Error>> {
         let now_ms = self.now_ms();
-        Answer::now(Ok(self.read(name, |history, bounds| history.page(since, policy, limit, now_ms, bounds))))
+        Answer::now(self.read(name, |history, bounds| match since.is_state() && bounds.keys_max == 0 {
+            true => Err(no_state()),
+            false => Ok(history.page(since, policy, limit, now_ms, bounds)),
+        }))
     }
 
     fn newest(&self, name: &ChannelName) -> Answer<Result<Newest, Error>> {
@@ -306,9 +331,13 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
     }
 
     fn sweep(&self) {
-        let now_ms = self.now_ms();
+        let (now_ms, mut left) = (self.now_ms(), EXPIRE_MAX);
         for stripe in &self.stripes {
-            for Channel { namespace, history, .. } in &mut lock(stripe).channels {
+            for channel in &mut lock(stripe).channels {
+                if channel.history.has_expired(now_ms) {
+                    left -= self.expire(channel, now_ms, left);
+                }
+                let Channel { namespace, history, .. } = channel;
                 self.count(history, |history| history.trim(now_ms, &self.bounds[*namespace as usize]));
             }
         }

@@ -13,7 +13,7 @@ mod wire;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, TryStreamExt, future::try_join_all, stream};
-use millrace_delivery::{Bounds, Page, PageLimit};
+use millrace_delivery::{Bounds, Page, PageLimit, no_state};
 use millrace_protocol::{
     ChannelName, Code, Epoch, Error, NewPublication, Pattern, Position, Publication, Since,
     session::{Policy, Target},
@@ -274,7 +274,8 @@ impl Broker for Redis {
         let first = match since {
             Since::Now => ask("now", 0, none),
             Since::Earliest => ask("earliest", 0, none),
-            Since::Position(at) => ask("at", at.offset, at.epoch),
+            Since::Position(at) | Since::StateOr(at) => ask("at", at.offset, at.epoch),
+            Since::State | Since::StateAfter { .. } => return Err(BrokerError::Refused(no_state())),
             Since::Time(ms) => ask("time", ms.min(AGE_MS_MAX), none),
         };
         let Read { top, now_ms, mut after, means, mut publications } = self.read(channel, bounds, first).await?;

@@ -32,7 +32,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_delivery::{Page, PageLimit};
+use millrace_delivery::{Page, PageLimit, check_fits, no_state};
 use millrace_protocol::{
     ChannelName, Code, Error, NewPublication, Pattern, Position, Since,
     session::{Policy, Target},
@@ -197,6 +197,10 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
 
 impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
     fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
+        let bounds = self.shared.bounds(channel);
+        if let Err(error) = check_fits(&publication, bounds.keys_max > 0) {
+            return Answer::now(Err(error));
+        }
         match self.shared.clone().append(&self.runtime, channel, publication) {
             Ok(receiver) => later(receiver),
             Err(error) => Answer::now(Err(error)),
@@ -210,6 +214,9 @@ impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
         policy: Policy,
         limit: PageLimit,
     ) -> Answer<Result<Page, Error>> {
+        if since.is_state() && self.shared.bounds(channel).keys_max == 0 {
+            return Answer::now(Err(no_state()));
+        }
         let heard = move |shared: &Shared<B, D>, channel: &ChannelName, is_down: bool| {
             let now_ms = shared.local.clock.now_ms();
             shared.local.mirror.page(channel, since, policy, limit, now_ms, is_down)

@@ -1,7 +1,7 @@
 use millrace_delivery::{Bounds, History, Page, PageLimit};
 use millrace_protocol::{Position, Publication, Since, session::Policy};
 
-const UNBOUNDED: Bounds = Bounds { count_max: usize::MAX, bytes_max: usize::MAX, age_max_ms: u64::MAX };
+const UNBOUNDED: Bounds = Bounds { count_max: usize::MAX, bytes_max: usize::MAX, age_max_ms: u64::MAX, keys_max: 0 };
 
 /// A part of a log, as a broker has read it: publications within the history limits, including expired ones.
 pub(crate) struct Past {

@@ -135,8 +135,9 @@ pub(super) fn page(db: &mut Connection, ask: Ask) -> rusqlite::Result<millrace_d
     let (since, after) = match ask.since {
         Since::Now => (Since::Now, top.offset),
         Since::Earliest => (Since::Earliest, before_first),
-        Since::Position(at) if at.epoch != top.epoch => (ask.since, before_first),
-        Since::Position(at) => (ask.since, at.offset.clamp(before_first, top.offset)),
+        Since::State | Since::StateAfter { .. } => (Since::Earliest, before_first),
+        Since::Position(at) | Since::StateOr(at) if at.epoch != top.epoch => (ask.since, before_first),
+        Since::Position(at) | Since::StateOr(at) => (ask.since, at.offset.clamp(before_first, top.offset)),
         Since::Time(ms) => {
             let after = log.find_time(ms)? - 1;
             let from = if log.trimmed_before_ms > ms { 0 } else { after };
@@ -228,6 +229,7 @@ fn publication(row: &Row<'_>) -> rusqlite::Result<Publication> {
         key: row.get_ref(2)?.as_str_or_null()?.map(Into::into),
         expires_ms: row.get(3)?,
         kind: kind_of(row.get(4)?),
+        is_deletion: false,
     };
     Ok(Publication::new(head, row.get_ref(5)?.as_blob()?))
 }

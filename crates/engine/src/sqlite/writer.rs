@@ -267,11 +267,12 @@ impl<D: Deliver> Writer<D> {
             // SQLite's integers are signed.
             expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl).min(i64::MAX as u64)),
             kind: new.kind,
+            is_deletion: new.is_deletion,
         };
         let publication = Publication::new(head, &new.data);
         let sql = "INSERT INTO publications (channel, offset, time_ms, key, expires_ms, kind, data)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-        let PublicationHead { offset, time_ms, key, expires_ms, kind } = &*publication;
+        let PublicationHead { offset, time_ms, key, expires_ms, kind, .. } = &*publication;
         let kind = number_of(*kind);
         self.file.db.prepare_cached(sql)?.execute(params![
             log.id,

@@ -1,9 +1,10 @@
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::Serialize;
 
-use crate::{ChannelName, Epoch, Gap, Kind, Position, Publication};
+use crate::{ChannelName, Epoch, Gap, Kind, Position, Publication, Since};
 
-/// Appends `{"push"?, "channel"?, "position", "time", "key"?, "data", "encoding"?}` without line breaks.
+/// Appends `{"push"?, "channel"?, "position", "time", "key"?, "data", "encoding"?}` without line breaks. A deletion has
+/// `"deleted": true` in place of `data`.
 pub fn write_envelope(
     out: &mut Vec<u8>,
     push: bool,
@@ -21,6 +22,10 @@ pub fn write_envelope(
         out.extend_from_slice(b"\"key\":");
         write_json(out, key.as_ref());
         out.push(b',');
+    }
+    if publication.is_deletion {
+        out.extend_from_slice(b"\"deleted\":true}");
+        return;
     }
     out.extend_from_slice(b"\"data\":");
     match publication.kind() {
@@ -60,7 +65,7 @@ pub struct Envelope(Vec<u8>);
 impl Envelope {
     /// Returns the response for one channel: `{"position", "more"?, "gap"?, "messages": [..]}`.
     pub fn answer(
-        position: Position,
+        position: Since,
         more: bool,
         gap: Option<Gap>,
         epoch: Epoch,
@@ -87,7 +92,7 @@ impl Envelope {
     }
 
     /// Starts a response for several channels with their positions.
-    pub fn many<'a>(positions: impl Iterator<Item = (&'a ChannelName, Position)>) -> Self {
+    pub fn many<'a>(positions: impl Iterator<Item = (&'a ChannelName, Since)>) -> Self {
         let mut out = b"{\"positions\":{".to_vec();
         for (i, (channel, position)) in positions.enumerate() {
             out.extend_from_slice(if i > 0 { b",\"" } else { b"\"" });

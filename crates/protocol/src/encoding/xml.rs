@@ -5,12 +5,12 @@ use std::fmt::Write;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::Value;
 
-use crate::{Epoch, Gap, Kind, Position, Publication};
+use crate::{Epoch, Gap, Kind, Publication, Since};
 
 const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n";
 
 /// Returns `<answer position more?><gap from to/><message position time key><data>..</data></message></answer>`.
-pub fn answer(position: Position, more: bool, gap: Option<Gap>, epoch: Epoch, publications: &[Publication]) -> String {
+pub fn answer(position: Since, more: bool, gap: Option<Gap>, epoch: Epoch, publications: &[Publication]) -> String {
     let more = if more { " more=\"true\"" } else { "" };
     let mut out = format!("{DECLARATION}<answer position=\"{position}\"{more}>");
     if let Some(gap) = gap {
@@ -26,6 +26,7 @@ pub fn answer(position: Position, more: bool, gap: Option<Gap>, epoch: Epoch, pu
             let _ = write!(out, " key=\"{}\"", escape(key));
         }
         match publication.kind() {
+            _ if publication.is_deletion => out.push_str(" deleted=\"true\">"),
             Kind::Json => {
                 out.push('>');
                 write_element(&mut out, "data", &value(publication.data()));

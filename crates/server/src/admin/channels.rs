@@ -87,16 +87,21 @@ fn rates(page: &Page, now_ms: u64) -> (f64, f64) {
 
 #[cfg(test)]
 mod tests {
+    use millrace_delivery::Part;
     use millrace_protocol::{Epoch, Gap, Kind, Position, Publication, PublicationHead};
 
     use super::*;
 
     fn page(first: u64, count: u64, top: u64, time_ms: u64, is_cut: bool) -> Page {
         let at = |offset| Position { epoch: Epoch(1), offset };
-        let head = |offset| PublicationHead { offset, time_ms, key: None, expires_ms: None, kind: Kind::Text };
-        let publications = (first..first + count).map(|offset| Publication::new(head(offset), &[b'x'; 50])).collect();
+        let publication = |offset| {
+            let kind = Kind::Text;
+            let head = PublicationHead { offset, time_ms, key: None, expires_ms: None, kind, is_deletion: false };
+            Publication::new(head, &[b'x'; 50])
+        };
+        let publications = (first..first + count).map(publication).collect();
         let gap = is_cut.then(|| Gap { from: at(0), to: at(first - 1) });
-        Page { gap, publications, end: at(first + count), top: at(top) }
+        Page { gap, publications, end: at(first + count), top: at(top), part: Part::Log }
     }
 
     #[test]

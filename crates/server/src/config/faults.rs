@@ -117,6 +117,8 @@ fn schema() -> Table {
         bytes_max: Some(0),
         age_max: Some(std::time::Duration::ZERO),
         durable: Some(false),
+        state: Some(false),
+        keys_max: Some(0),
         anonymous: Vec::new(),
     };
     config.namespaces.insert(ANY.into(), namespace);

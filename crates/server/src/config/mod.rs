@@ -206,6 +206,9 @@ impl Drain {
 /// Maximum history of a channel of the server itself, in bytes: 100,000 revocations of the longest names.
 const INTERNAL_BYTES_MAX: usize = 64 << 20;
 
+/// Allowed maximum numbers of keys of a state.
+const KEYS: std::ops::RangeInclusive<usize> = 1..=10_000_000;
+
 /// The defaults, with a comment for every key.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");
 
@@ -277,6 +280,13 @@ impl Config {
         {
             return bad(&format!("namespaces.{name}"), "must be the first level of a channel name");
         }
+        let keys_max = |own: &Namespace| own.history(self.history).keys_max;
+        if !KEYS.contains(&self.history.keys_max) {
+            return bad("history.keys_max", "must be from 1 to 10000000 keys");
+        }
+        if let Some((name, _)) = self.namespaces.iter().find(|(_, own)| !KEYS.contains(&keys_max(own))) {
+            return bad(&format!("namespaces.{name}.keys_max"), "must be from 1 to 10000000 keys");
+        }
         if [self.drain.announce, self.drain.window, self.drain.window_max, self.drain.ticket].iter().any(|d| *d > DAY) {
             return bad("drain", "must have durations of at most 1day");
         }
@@ -303,7 +313,7 @@ impl Config {
                 count_max: self.auth.revoked_max,
                 bytes_max: INTERNAL_BYTES_MAX,
                 age_max: self.auth.revocation_lifetime(),
-                durable: false,
+                ..millrace_engine::HistoryConfig::default()
             },
             reserved: vec!["rooms".into()],
             channels_max: self.engine.channels_max,

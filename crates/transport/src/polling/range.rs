@@ -33,7 +33,7 @@ pub async fn page(
 /// is the start of the gap.
 pub async fn start_of(engine: &dyn Engine, channel: &ChannelName, since: Since) -> Result<Position, Error> {
     let page = match since {
-        Since::Position(at) => return Ok(at),
+        Since::Position(at) | Since::StateOr(at) => return Ok(at),
         since => engine.page(channel, since, Policy::Every, ONE).await?,
     };
     Ok(page.gap.map_or(page.start(), |gap| gap.from))

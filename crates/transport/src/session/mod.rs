@@ -207,7 +207,7 @@ async fn execute(
             shard.sockets().grants.may(id, Permission::History, &channel)?;
             let limit = PageLimit { count: limit, bytes: HISTORY_BYTES_MAX };
             let page = range::page(&*shard.engine, &channel, since, until, Default::default(), limit).await?;
-            let answer = Envelope::answer(page.end, page.has_more(), page.gap, page.end.epoch, &page.publications);
+            let answer = Envelope::answer(page.next(), page.has_more(), page.gap, page.end.epoch, &page.publications);
             Ok(Some(encode_reply_raw(command_id, &answer)))
         }
         Command::Refresh { token } => {

@@ -179,7 +179,11 @@ impl Replay {
 
     /// Returns the current position of each channel.
     fn stand(&self) -> Vec<Start> {
-        let start = |range: &Range| Start { channel: range.channel.clone(), position: range.at, recovered: true };
+        let start = |range: &Range| Start {
+            channel: range.channel.clone(),
+            position: Since::Position(range.at),
+            recovered: true,
+        };
         self.ranges.iter().map(start).collect()
     }
 }

@@ -72,6 +72,7 @@ impl World {
             count_max: dice.between(3, 30) as usize,
             bytes_max: dice.pick(&[600, 4000, 1 << 20]),
             age_max_ms: dice.pick(&[100, 1000, 100_000]),
+            keys_max: 0,
         };
         let limit = PageLimit { count: dice.pick(&[1, 2, 5, 100]), bytes: dice.pick(&[200, 1 << 20]) };
         let tiny = dice.percent(15);
