@@ -12,16 +12,14 @@ use bytes::Bytes;
 use http::{Method, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_engine::Newest;
-use millrace_protocol::{
-    ChannelName, Code, Error, Kind, NewPublication, Permission, Position, Publication, Since, encoding::xml,
-};
+use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Position, Publication, Since, encoding::xml};
 use serde_json::Value;
 use tokio::task::coop::consume_budget;
 
 use millrace_transport::{
     Context, Routes,
     access::Caller,
-    admission::{Congestion, Publisher, read_body},
+    admission::{Admission, Congestion, Publisher, hooks::HookClient, read_body},
     http::{Query, ReadRequest, Response, ResponseFormat, json, no_cache, no_content, position_header, text},
     polling::{self, PollStart, Read},
     route::{
@@ -73,7 +71,7 @@ impl Routes for CarCare {
             Some(_) if parts.method != Method::GET => Some(refuse(&CLIENT_POLLING)),
             Some(Path::WebSocket(car)) => Some(Box::pin(async move {
                 let caller = context.admission.caller(parts).await?;
-                upgrade(context, parts, caller, channel(&decode(car)?)?)
+                upgrade(context, parts, caller, channel(&decode(car)?)?).await
             })),
             Some(_) => self.read(context, parts),
             None if path != INPUT.path => None,
@@ -192,13 +190,22 @@ impl Publisher for CopyPublisher {
     fn meet_congestion(&self) -> Congestion {
         Congestion::Refuse
     }
+
+    fn admission(&self) -> Option<&Admission> {
+        None
+    }
+
+    fn client(&self) -> HookClient {
+        HookClient::default()
+    }
 }
 
 /// Handles `GET /rest/clientpolling/{id}/sensordata?since={ms}`: returns the newest record if it is newer than
 /// `since`.
 async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Result<Response, Error> {
     let channel = channel(car)?;
-    context.admission.caller(parts).await?.may(Permission::Subscribe, &channel)?;
+    let caller = context.admission.caller(parts).await?;
+    context.admission.may_read_channel(&caller, parts, &channel).await?;
     let query = Query::parse(parts, &["since"])?;
     let since_ms = query.get("since").unwrap_or("0").parse::<u64>();
     let since_ms = since_ms.map_err(|_| Error::new(Code::BadRequest, "`since` is in milliseconds since 1970"))?;
@@ -229,7 +236,7 @@ async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<Pol
         heartbeat: None,
         subscribe: true,
     };
-    caller.may_read(&request)?;
+    context.admission.may_read(&caller, parts, &request).await?;
     let answer = |read: Read, _: &ReadRequest, wanted| {
         let mut response = read.newest().map_or_else(no_content, |record| sensor_data(record, wanted));
         if let Some((_, Some(Since::Position(end)))) = read.ends().first() {

@@ -14,6 +14,7 @@ pub mod operator;
 pub mod problem;
 pub mod publish;
 pub mod random;
+pub mod rpc;
 pub mod server;
 pub mod subscription;
 pub mod tls;

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Code, Error, Pattern, session::Target};
+use crate::{ChannelName, Code, Error, Pattern, session::Target};
 
 /// Operation that a rule permits on a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -46,6 +46,10 @@ pub struct Grant {
     pub is_admin: bool,
     /// Permitted operations with the channels they apply to. A plain name is a pattern that matches itself.
     pub rules: Vec<(Permission, Pattern)>,
+    /// Information about the client for other members of a channel, as JSON.
+    pub info: Option<Arc<str>>,
+    /// Channels that a session of this client reads from its start. The client has the permission to read them.
+    pub channels: Vec<ChannelName>,
 }
 
 impl Grant {

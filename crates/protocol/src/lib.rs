@@ -11,6 +11,7 @@ mod grant;
 mod pattern_map;
 mod position;
 mod publication;
+mod rpc;
 pub mod session;
 pub mod ticket;
 mod transport;
@@ -25,4 +26,5 @@ pub use position::{Epoch, Gap, Position, Since};
 pub use publication::{
     Expected, Holder, JSON_DEPTH_MAX, KEY_BYTES_MAX, Kind, NewPublication, Payload, Publication, PublicationHead,
 };
+pub use rpc::RpcCall;
 pub use transport::{Transport, UnknownTransport};

@@ -7,6 +7,7 @@ mod admin;
 mod agent;
 pub mod auth;
 pub mod config;
+pub mod hooks;
 pub mod log;
 mod memory;
 mod metrics;

@@ -13,6 +13,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use millrace_engine::Engine;
+use millrace_hooks::Hooks;
 use millrace_node::MetricKind;
 use millrace_transport::{
     Limits, Pages,
@@ -22,7 +23,7 @@ use millrace_transport::{
 use serde::Deserialize;
 
 use crate::{
-    log,
+    hooks, log,
     metrics::{Exposition, ShardMetrics},
     tls::acme,
     turn,
@@ -95,6 +96,8 @@ pub struct Site {
     pub acme: Option<Arc<acme::Metrics>>,
     /// Metrics of the TURN server, if there is one.
     pub turn: Option<Arc<millrace_conference::turn::Metrics>>,
+    /// The hooks to the app's back end, if any is configured.
+    pub hooks: Option<Arc<Hooks>>,
     assets: HashMap<String, Loaded>,
 }
 
@@ -124,6 +127,7 @@ impl Site {
             ca: None,
             acme: None,
             turn: None,
+            hooks: None,
             assets,
         }
     }
@@ -143,9 +147,12 @@ impl Site {
     pub fn readiness(&self) -> Response {
         let (ready, engine_up) = (self.ready.load(Relaxed), self.engine.is_up());
         let readers: usize = self.metrics.iter().map(|shard| shard.sockets.open_readers()).sum();
-        let details = serde_json::json!({
+        let mut details = serde_json::json!({
             "ready": ready, "engine_up": engine_up, "readers": readers, "uptime_s": self.started.elapsed().as_secs(),
         });
+        if let Some(hooks) = &self.hooks {
+            details["hooks"] = hooks::state(hooks);
+        }
         let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         fresh(text(status, "application/json", details.to_string()))
     }
@@ -194,6 +201,9 @@ impl Site {
         }
         if let Some(metrics) = &self.turn {
             turn::render(metrics, &mut out);
+        }
+        if let Some(hooks) = &self.hooks {
+            hooks::render(hooks, &mut out);
         }
         log::render(&mut out);
         let out = out.into_text();

@@ -186,7 +186,7 @@ fn closed(close: Option<(CloseCode, String)>) -> End {
     match u16::from(code) {
         1000 => End::Enough,
         // The token was revoked.
-        4003 => Problem { code: "unauthorized".into(), detail: reason, retry: false }.into(),
+        4003 => Problem { code: "unauthorized".into(), detail: reason, retry: false, reason: None }.into(),
         1002 | 1003 | 1007 | 1009 => End::Fatal(SubscriptionError::Protocol(what)),
         _ => End::Lost(what),
     }

@@ -27,16 +27,21 @@ pub fn write_envelope(
         out.extend_from_slice(b"\"deleted\":true}");
         return;
     }
+    write_data(out, publication.kind(), publication.data());
+    out.push(b'}');
+}
+
+/// Appends `"data"`, and `"encoding"` for a binary payload: the fields that [`crate::session::decode_data`] decodes.
+pub fn write_data(out: &mut Vec<u8>, kind: Kind, data: &[u8]) {
     out.extend_from_slice(b"\"data\":");
-    match publication.kind() {
-        Kind::Json => write_without_line_breaks(out, publication.data()),
-        Kind::Text | Kind::Utf8 => write_json(out, &String::from_utf8_lossy(publication.data())),
+    match kind {
+        Kind::Json => write_without_line_breaks(out, data),
+        Kind::Text | Kind::Utf8 => write_json(out, &String::from_utf8_lossy(data)),
         Kind::Binary => {
-            write_json(out, BASE64_STANDARD.encode(publication.data()).as_str());
+            write_json(out, BASE64_STANDARD.encode(data).as_str());
             out.extend_from_slice(b",\"encoding\":\"base64\"");
         }
     }
-    out.push(b'}');
 }
 
 /// Appends `{"push"?, "channel"?, "from", "to"}`.

@@ -37,8 +37,15 @@ use self::{
     revocations::{List, Revocations},
 };
 
-/// Permissions of clients without a token, by namespace.
-pub type Anonymous = BTreeMap<String, Vec<Permission>>;
+/// Permissions of clients without a token.
+#[derive(Clone, Debug, Default)]
+pub struct Anonymous {
+    pub namespaces: BTreeMap<String, Vec<Permission>>,
+    /// True if the app's back end grants permissions when a client connects. Then a client without a token has only
+    /// those of the namespaces besides.
+    pub has_connect_hook: bool,
+}
+
 /// Function that returns the seconds since 1970.
 pub type Clock = fn() -> u64;
 
@@ -261,11 +268,12 @@ fn remote(config: &Config, old: Option<&Rules>) -> Result<Option<Arc<RemoteKeys>
 }
 
 fn anonymous_grant(config: &Config, anonymous: &Anonymous) -> Result<Grant, AuthError> {
-    if !config.is_configured() && anonymous.values().all(Vec::is_empty) {
+    let is_closed = config.is_configured() || anonymous.has_connect_hook;
+    if !is_closed && anonymous.namespaces.values().all(Vec::is_empty) {
         return Ok(Grant::everything());
     }
     let mut grant = Grant::nothing();
-    for (namespace, rights) in anonymous {
+    for (namespace, rights) in &anonymous.namespaces {
         let pattern = Pattern::parse(&format!("{namespace}/#"))
             .map_err(|error| AuthError::Namespace { namespace: namespace.clone(), error })?;
         rights.iter().for_each(|right| grant.allow(*right, pattern.clone()));

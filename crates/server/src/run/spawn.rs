@@ -19,6 +19,7 @@ use millrace_protocol::ticket::TicketKey;
 use millrace_transport::{
     Admission, Context, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets,
     access::{Access, unix_s},
+    admission::hooks::Hooks,
     serve,
 };
 use serde_json::Value;
@@ -159,6 +160,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
             tickets: services.tickets.clone(),
             access: services.access.clone(),
             limits: services.limits.clone(),
+            hooks: services.hooks.clone().map(|hooks| hooks as Arc<dyn Hooks>),
             ready: services.ready.clone(),
             draining: controls.draining.subscribe(),
             config: controls.limits.subscribe(),
@@ -226,6 +228,7 @@ struct ShardThread {
     tickets: Arc<TicketKey>,
     access: Arc<Access>,
     limits: Arc<Limits>,
+    hooks: Option<Arc<dyn Hooks>>,
     ready: Arc<AtomicBool>,
     draining: watch::Receiver<Option<Drain>>,
     config: watch::Receiver<millrace_transport::Config>,
@@ -248,7 +251,7 @@ impl ShardThread {
             spawn_local(agent::serve(TcpListener::from_std(listener)?, self.ready, self.router.clone()));
         }
         let shard = Shard::new(self.id, self.router, self.engine, hub, sockets, delivery);
-        let admission = Admission::new(config, self.draining, self.tickets, self.access, self.limits);
+        let admission = Admission::new(config, self.draining, self.tickets, self.access, self.limits, self.hooks);
         let conference =
             Conference::new(shard.clone(), admission.clone(), self.rooms, self.relays, self.room_questions);
         spawn_local(conference.clone().answer_questions(self.rooms_asked));

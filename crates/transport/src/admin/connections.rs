@@ -8,7 +8,7 @@ use millrace_delivery::{ConnId, Hub};
 use millrace_protocol::{Encoding, Transport, session::Target};
 use serde::Serialize;
 
-use crate::{Sockets, route::Context, session::lanes};
+use crate::{Sockets, connection::connection_id, route::Context, session::lanes};
 
 /// Maximum number of subscriptions that the description of a connection names.
 pub const SUBSCRIPTIONS_MAX: usize = 100;
@@ -76,7 +76,8 @@ impl FromStr for ConnectionKey {
 
 impl fmt::Display for ConnectionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}-{}", self.shard, self.slot, self.generation)
+        let Self { shard, slot, generation } = *self;
+        f.write_str(&connection_id(shard, ConnId { slot, generation }))
     }
 }
 

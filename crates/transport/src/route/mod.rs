@@ -4,6 +4,7 @@ mod context;
 mod handover;
 pub mod publish;
 mod routes;
+mod rpc;
 
 use std::{borrow::Cow, rc::Rc, time::Duration};
 
@@ -20,8 +21,8 @@ use crate::{
     },
     data_channel,
     http::{
-        Body, CHANNEL, CONNECT, HEARTBEAT, PRESENCE, PUBLISH, Query, ReadRequest, Response, ResponseFormat, STREAM,
-        is_upgrade, json, problem,
+        Body, CHANNEL, CONNECT, HEARTBEAT, PRESENCE, PUBLISH, Query, RPC, ReadRequest, Response, ResponseFormat,
+        STREAM, is_upgrade, json, problem,
     },
     polling::{self, PollStart, Read},
     transports::{
@@ -131,7 +132,7 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
         let caller = context.admission.caller(parts).await?;
         let channel = ChannelName::parse(&decode(rest)?)?;
         return match parts.method {
-            Method::GET => upgrade(context, parts, caller, channel),
+            Method::GET => upgrade(context, parts, caller, channel).await,
             Method::POST => publish::one(context, parts, body, &caller, channel).await.map(plain),
             _ => Ok(plain(CHANNEL.refuse_method())),
         };
@@ -141,6 +142,12 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
         return match parts.method {
             Method::GET => presence(context, parts, channel).await.map(plain),
             _ => Ok(plain(PRESENCE.refuse_method())),
+        };
+    }
+    if let Some(method) = RPC.capture(path) {
+        return match parts.method {
+            Method::POST => rpc::answer(context, parts, body, method).await.map(plain),
+            _ => Ok(plain(RPC.refuse_method())),
         };
     }
     if path == STREAM.path {
@@ -207,7 +214,7 @@ fn check_coding(parts: &Parts) -> Result<(), Error> {
 
 /// Handles a read request with the transport that content negotiation selects.
 async fn read(context: &Context, parts: &Parts, caller: Caller, request: ReadRequest) -> Result<Routed, Error> {
-    caller.may_read(&request)?;
+    context.admission.may_read(&caller, parts, &request).await?;
     let wanted = ResponseFormat::negotiate(&parts.headers)?;
     let ends = request.until.is_some() || matches!(wanted, ResponseFormat::Json | ResponseFormat::Xml);
     if ends && request.heartbeat.is_some() {
@@ -278,11 +285,12 @@ fn has_body(headers: &HeaderMap) -> bool {
 
 /// Handles a WebSocket upgrade on the URL of a channel, or on an alias of it.
 ///
-/// Errors: `unauthorized`, `forbidden`, `bad_request`; `unavailable` while the server drains.
-pub fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelName) -> Result<Routed, Error> {
+/// Errors: `unauthorized`, `forbidden`, `bad_request`; `unavailable` while the server drains; those of the app's back
+/// end.
+pub async fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelName) -> Result<Routed, Error> {
     let request = ReadRequest::one(parts, channel)?;
     match request.subscribe {
-        true => caller.may_read(&request)?,
+        true => context.admission.may_read(&caller, parts, &request).await?,
         false => caller.may(Permission::Publish, &request.channels[0].0)?,
     }
     check_stays(context)?;
@@ -348,7 +356,7 @@ fn preflight() -> Response {
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, PATCH, DELETE"));
     let allowed = "authorization, content-type, idempotency-key, if-match, last-event-id, millrace-key, \
-         millrace-participant, millrace-resume, millrace-ttl";
+         millrace-participant, millrace-resume, millrace-timeout, millrace-ttl";
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     response

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, header, request::Parts};
 use hyper::body::Incoming;
-use millrace_engine::Answer;
 use millrace_protocol::{ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Position, session};
 use serde_json::{Value, json};
 use tokio::task::coop::consume_budget;
@@ -13,8 +12,9 @@ use tokio::task::coop::consume_budget;
 use super::context::Context;
 use crate::{
     admission::{
-        self, Admission, Congestion, PublishTarget, Publisher,
+        self, Admission, Congestion, PublishTarget, Publisher, Publishing,
         access::Caller,
+        hooks::{HookClient, client_of},
         limits::{ForwardedFor, RequestConnection},
         read_body,
     },
@@ -77,12 +77,12 @@ pub async fn publish_line(
 }
 
 /// Publishes with the current settings; see [`admission::publish`].
-pub fn publish(
-    context: &Context,
-    publisher: &(impl Publisher + ?Sized),
-    target: &mut PublishTarget,
+pub fn publish<'a>(
+    context: &'a Context,
+    publisher: &'a (impl Publisher + ?Sized),
+    target: &'a mut PublishTarget,
     publication: NewPublication,
-) -> Answer<Result<Position, Error>> {
+) -> Publishing<'a> {
     admission::publish(&context.shard, publisher, context.admission.config().message_bytes_max, target, publication)
 }
 
@@ -114,6 +114,14 @@ impl Publisher for RequestPublisher<'_> {
 
     fn meet_congestion(&self) -> Congestion {
         Congestion::Refuse
+    }
+
+    fn admission(&self) -> Option<&Admission> {
+        Some(self.admission)
+    }
+
+    fn client(&self) -> HookClient {
+        client_of(self.parts, self.caller)
     }
 }
 

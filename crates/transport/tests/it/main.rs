@@ -17,6 +17,7 @@ mod devices;
 mod drain;
 mod drip;
 mod half_close;
+mod hooks;
 mod http;
 mod keep_alive;
 mod layers;

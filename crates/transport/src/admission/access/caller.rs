@@ -85,7 +85,7 @@ impl Caller {
 
     /// Checks the permissions of a read. A live read requires `subscribe`, also when it continues from a position. A
     /// read of history requires `history` too; a bounded range requires only `history`.
-    pub fn may_read(&self, request: &ReadRequest) -> Result<(), Error> {
+    pub(in crate::admission) fn may_read(&self, request: &ReadRequest) -> Result<(), Error> {
         for (channel, since) in &request.channels {
             if request.until.is_none() {
                 self.may(Permission::Subscribe, channel)?;
@@ -99,7 +99,7 @@ impl Caller {
 
     /// Checks the permissions of a subscription; see [`Caller::may_read`]. For a pattern, a start time is the only way
     /// to continue, so it does not require `history`.
-    pub(crate) fn may_subscribe(&self, asked: &Subscription) -> Result<(), Error> {
+    pub(in crate::admission) fn may_subscribe(&self, asked: &Subscription) -> Result<(), Error> {
         self.check(Permission::Subscribe, &asked.target)?;
         match (&asked.target, asked.since) {
             (Target::Pattern(_), Since::Time(_)) => Ok(()),
