@@ -35,7 +35,7 @@ impl Routes for AdminRoutes {
         let path = parts.uri.path();
         path.starts_with(FOLDER).then(|| -> Answering<'a> {
             Box::pin(async move {
-                context.admission.caller(parts).await?.may_administer()?;
+                context.admission.check_operator(parts).await?;
                 let endpoint = find(path)?;
                 if endpoint.allow != parts.method.as_str() {
                     return Ok(plain(endpoint.refuse_method()));

@@ -91,6 +91,19 @@ async fn only_admin_tokens_send_operator_requests() {
     }
 }
 
+/// An operator needs the server most while the app's back end does not answer.
+#[tokio::test]
+async fn operators_do_not_depend_on_the_back_end() {
+    let server = start_with(|config| {
+        config.hooks.secrets = vec![Secret::from("a secret of hooks")];
+        config.hooks.connect = "http://127.0.0.1:1/hooks".into();
+    });
+    let bearer = format!("Bearer {}", token("ann", ALL, "#", 60));
+    let read = server.get_with("/v1/channels/a", &[("authorization", &bearer)]).await;
+    read.assert_problem(503, "unavailable");
+    assert_eq!(names(&list(&server, "channels").await), Vec::<&str>::new());
+}
+
 /// On an open server every client may read and publish everything, but none may send operator requests to its port.
 #[tokio::test]
 async fn open_server_takes_operator_requests_only_on_its_listener() {
