@@ -20,12 +20,13 @@ mod redis;
 mod remote;
 mod shares;
 mod shown_url;
+mod smallest;
 mod sqlite;
 
 pub use answer::Answer;
 pub use config::{Config, HistoryConfig};
 pub use deliver::Deliver;
-pub use engine::{ChannelSlot, Engine, Newest};
+pub use engine::{Answerer, ChannelSlot, Engine, Newest, NodeAnswers};
 pub use log_rate_limit::LogRateLimit;
 pub use memory::MemoryEngine;
 pub use open_error::OpenError;

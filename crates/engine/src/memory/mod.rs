@@ -28,6 +28,7 @@ use millrace_protocol::{
 use crate::{
     Answer, ChannelSlot, Config, Deliver, Engine, Newest,
     shares::{Namespace, Shares},
+    smallest::Smallest,
 };
 
 /// Maximum number of keys of states that one sweep expires.
@@ -300,15 +301,21 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
         })))
     }
 
-    fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>> {
-        let mut found = Vec::new();
+    fn channels(
+        &self,
+        pattern: &Pattern,
+        after: Option<&ChannelName>,
+        max: usize,
+    ) -> Answer<Result<Vec<ChannelName>, Error>> {
+        let mut found = Smallest::new(after, max);
         for stripe in &self.stripes {
-            let stripe = lock(stripe);
-            let matching =
-                stripe.channels.iter().map(|channel| &channel.name).filter(|name| pattern.matches(name.as_str()));
-            found.extend(matching.take(max - found.len()).cloned());
+            for Channel { name, .. } in &lock(stripe).channels {
+                if found.wants(name.as_str()) && pattern.matches(name.as_str()) {
+                    found.offer(name);
+                }
+            }
         }
-        Answer::now(Ok(found))
+        Answer::now(Ok(found.into_names()))
     }
 
     /// All readers are on this node.

@@ -161,8 +161,13 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
         }
     }
 
-    fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>> {
-        Answer::now(Ok(self.shared.tails.channels(pattern, max)))
+    fn channels(
+        &self,
+        pattern: &Pattern,
+        after: Option<&ChannelName>,
+        max: usize,
+    ) -> Answer<Result<Vec<ChannelName>, Error>> {
+        Answer::now(Ok(self.shared.tails.channels(pattern, after, max)))
     }
 
     /// All readers are on this node.

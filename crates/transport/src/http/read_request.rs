@@ -38,14 +38,19 @@ pub struct ReadRequest {
     pub is_state_page: bool,
 }
 
-/// Parameters of a query. Each is known and occurs at most once, except `channel`.
+/// Parameters of a query. Each is known and occurs at most once, unless it may be repeated.
 pub struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Query<'a> {
     /// Parses the query of a request. Errors: [`Code::BadRequest`] for a parameter that is not in `known`, or occurs
     /// twice.
     pub fn parse(parts: &'a Parts, known: &[&str]) -> Result<Self, Error> {
-        let pairs: Vec<_> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).collect();
+        Self::parse_text(parts.uri.query().unwrap_or_default(), known, &[])
+    }
+
+    /// Parses the text of a query, like [`Query::parse`]. The parameters in `repeated` may occur more than once.
+    pub fn parse_text(query: &'a str, known: &[&str], repeated: &[&str]) -> Result<Self, Error> {
+        let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
         for (i, (name, _)) in pairs.iter().enumerate() {
             // `token` is handled elsewhere. `_` is ignored: it only bypasses caches.
             if !["_", "token"].contains(&name.as_ref()) && !known.contains(&name.as_ref()) {
@@ -55,7 +60,7 @@ impl<'a> Query<'a> {
                 };
                 return Err(Error::new(Code::BadRequest, format!("unknown parameter `{name}`; {allowed}")));
             }
-            if name != "channel" && pairs[..i].iter().any(|(other, _)| other == name) {
+            if !repeated.contains(&name.as_ref()) && pairs[..i].iter().any(|(other, _)| other == name) {
                 return Err(Error::new(Code::BadRequest, format!("`{name}` is given twice")));
             }
         }
@@ -124,7 +129,8 @@ impl ReadRequest {
     ///
     /// Errors: `bad_request`, `bad_channel`, `bad_position`, `too_many`.
     pub fn many(parts: &Parts) -> Result<Self, Error> {
-        let query = Query::parse(parts, &["channel", "since", "until", "limit", "policy", "wait", "heartbeat"])?;
+        let known = ["channel", "since", "until", "limit", "policy", "wait", "heartbeat"];
+        let query = Query::parse_text(parts.uri.query().unwrap_or_default(), &known, &["channel"])?;
         let default: Option<Since> = query.get("since").map(str::parse).transpose()?;
         let named = query.all("channel").count();
         // Check the number first, because each channel is compared with all others.
