@@ -17,6 +17,7 @@ mod output;
 mod publish;
 mod retry;
 mod serve;
+mod signal;
 mod simulate;
 mod since;
 mod subscribe;
