@@ -140,8 +140,8 @@ fn has_state(url: &str) -> bool {
     url == "memory" || url.starts_with("sqlite")
 }
 
-/// Returns the time to read a state of [`KEYS`] keys with payloads of 100 bytes page by page, and the resident memory of
-/// the process that each key takes; `None` if the engine has no states.
+/// Returns the time to read a state of [`KEYS`] keys with payloads of 100 bytes page by page, and the resident memory
+/// of the process that each key takes; `None` if the engine has no states.
 fn read_state(runtime: &Runtime, engine: &dyn Engine) -> Option<(Duration, f64)> {
     let name = ChannelName::parse("state/all").expect("a good name");
     let before = resident_bytes();

@@ -209,8 +209,9 @@ impl<D: Deliver> MemoryEngine<D> {
     }
 
     /// Evicts channels of these holders, but leaves each holder at least `floor` channels. It takes channels without a
-    /// reader that are idle for `idle_ms`, keyed states only if `idle_ms` is 0, in `namespace` or in a namespace with at least as many channels. Returns
-    /// the number of evicted channels, at most about an eighth of the maximum. Cost: O(channels).
+    /// reader that are idle for `idle_ms`, in `namespace` or in a namespace with at least as many channels. It takes
+    /// keyed states only if `idle_ms` is 0. Returns the number of evicted channels, at most about an eighth of the
+    /// maximum. Cost: O(channels).
     fn forget_of(&self, held: HashMap<Holder, usize>, floor: usize, idle_ms: u64, namespace: Namespace) -> usize {
         let now_ms = self.now_ms();
         let least = self.shares.in_namespace(namespace);

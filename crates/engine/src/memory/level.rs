@@ -1,4 +1,4 @@
-//! How much each of several histories must shrink, so that together they free enough.
+//! Computes how much each of several histories must shrink, so that together they free enough.
 
 /// Returns the time up to which histories (sorted oldest first) must be evicted to free `over` bytes. If all together
 /// free less, it returns the time of the newest.

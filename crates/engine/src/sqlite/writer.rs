@@ -507,8 +507,9 @@ impl Log {
     /// Returns the bytes that trimming the whole log would free. A state keeps the newest publication of each key.
     pub(super) fn trimmable(&self) -> usize {
         let (len, state) = (self.len(), self.state.unwrap_or_default());
-        let superseded = len.saturating_sub(state.keys.saturating_sub(state.old));
-        (self.bytes + len * ENTRY_BYTES) / len.max(1) * superseded
+        let needed = state.keys.saturating_sub(state.old).min(len);
+        let all = self.bytes + len * ENTRY_BYTES;
+        all - all / len.max(1) * needed
     }
 
     fn is_over(&self, bounds: &Bounds, now_ms: u64) -> bool {

@@ -210,7 +210,8 @@ fn split_position(text: &str, default: Option<Since>) -> Result<(ChannelName, Op
 }
 
 /// Returns the start of a reader that has requested `asked` and, if it was connected before, resumes at `known`. A
-/// reader of a state that has received all of it resumes with the changes, or with the whole state if they are gone.
+/// reader of a state that has received all of it resumes with the changes. If history has dropped them, it gets the
+/// whole state.
 fn resume(asked: Option<Since>, known: Option<Since>) -> Option<Since> {
     match (asked, known) {
         (Some(asked), Some(Since::Position(at))) if asked.is_state() => Some(Since::StateOr(at)),

@@ -148,7 +148,8 @@ impl Poll {
     }
 }
 
-/// Returns where a poll continues that began at `start` and has found nothing up to `end`. A reader of a state stays one.
+/// Returns where a poll continues that began at `start` and has found nothing up to `end`. A reader of a state remains
+/// one.
 fn keep(start: Option<Since>, end: Option<Since>) -> Option<Since> {
     match (start, end) {
         (Some(start), Some(Since::Position(at))) if start.is_state() => Some(Since::StateOr(at)),
