@@ -290,7 +290,7 @@ async fn list(
         let Value::Array(rows) = answer[name].take() else { anyhow::bail!("unexpected response: no `{name}`") };
         let has_more = answer["more"] == true;
         if is_json {
-            rows.iter().try_for_each(|row| output::line(row))?;
+            rows.iter().try_for_each(output::line)?;
         } else if !rows.is_empty() {
             output::text(print(&rows))?;
         }
