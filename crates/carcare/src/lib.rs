@@ -235,6 +235,7 @@ async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<Pol
         wait: None,
         heartbeat: None,
         subscribe: true,
+        is_state_page: false,
     };
     context.admission.may_read(&caller, parts, &request).await?;
     let answer = |read: Read, _: &ReadRequest, wanted| {

@@ -18,6 +18,7 @@ mod output;
 mod publish;
 mod retry;
 mod serve;
+mod signal;
 mod simulate;
 mod since;
 mod subscribe;

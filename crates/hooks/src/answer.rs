@@ -154,14 +154,14 @@ pub fn rpc(body: &[u8]) -> Result<Decision<String>, InvalidAnswer> {
     Ok(Decision { allowed, ttl: None })
 }
 
-/// Replaces the payload of a publication.
+/// Replaces the payload of a publication. A deletion has none.
 pub fn replace(publication: NewPublication, replacement: Replacement) -> NewPublication {
     match replacement {
-        None => publication,
-        Some((kind, data)) => {
+        Some((kind, data)) if !publication.is_deletion => {
             let NewPublication { data, kind, .. } = NewPublication::new(kind, data);
             NewPublication { data, kind, ..publication }
         }
+        _ => publication,
     }
 }
 

@@ -63,6 +63,10 @@ impl Question {
                 self.field(name, &**key);
             }
         }
+        if publication.is_deletion {
+            self.field("deleted", &true);
+            return self.finish();
+        }
         let kind = if publication.kind == Kind::Utf8 { Kind::detect(&publication.data) } else { publication.kind };
         self.comma();
         write_data(&mut self.0, kind, &publication.data);
@@ -142,6 +146,8 @@ mod tests {
         assert_eq!(publication(keyed), with(json!({ "key": "k", "data": { "x": [1] } })));
         assert_eq!(publication(NewPublication::new(Kind::Text, "{\"x\":1}")), with(json!({ "data": "{\"x\":1}" })));
         assert_eq!(publication(NewPublication::new(Kind::Utf8, "[7]")), with(json!({ "data": [7] })));
+        let deletion = with(json!({ "key": "k", "deleted": true }));
+        assert_eq!(publication(NewPublication::deletion("k".into())), deletion);
         let binary = with(json!({ "data": "//4=", "encoding": "base64" }));
         assert_eq!(publication(NewPublication::new(Kind::Binary, [0xff, 0xfe])), binary);
     }

@@ -281,7 +281,15 @@ impl Pages for Site {
             path if self.assets.is_empty()
                 && matches!(
                     page_of(path),
-                    "/" | "/carcare" | "/docs" | "/rooms" | "/gateway" | "/lab" | "/link" | "/ball"
+                    "/" | "/carcare"
+                        | "/docs"
+                        | "/rooms"
+                        | "/gateway"
+                        | "/lab"
+                        | "/link"
+                        | "/ball"
+                        | "/arm"
+                        | "/battery"
                 ) =>
             {
                 Some(not_built())

@@ -1,7 +1,11 @@
 //! Order and history in the memory of this process. Needs no installation. History does not survive a restart; a new
 //! epoch tells every reader so.
 
-pub(crate) mod evict;
+mod evict;
+mod level;
+
+pub(crate) use evict::IDLE_MS;
+pub(crate) use level::{level, up_to};
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -14,7 +18,7 @@ use std::{
 
 use hashbrown::HashTable;
 use millrace_delivery::{
-    Appended, Bounds, History, Page, PageLimit, check_expected, check_fits, no_state, prefetch_at,
+    Appended, Bounds, History, Page, PageLimit, check_expected, check_fits, no_room_for_keys, no_state, prefetch_at,
 };
 use millrace_protocol::{
     ChannelName, Epoch, Error, Holder, NewPublication, Pattern, Position, Since,
@@ -49,6 +53,8 @@ pub struct MemoryEngine<D: Deliver> {
     /// their share.
     look_again_ms: AtomicU64,
     displace_again_ms: AtomicU64,
+    /// Earliest time of the next eviction, after one that could not free enough.
+    evict_again_ms: AtomicU64,
     /// Number of channels of each holder.
     shares: Shares,
     /// History limits of the channels of each namespace.
@@ -93,7 +99,7 @@ impl<D: Deliver> MemoryEngine<D> {
         let stripe = || Stripe { channels: Vec::new(), by_name: HashTable::new() };
         let stripes = (0..STRIPES).map(|_| Mutex::new(stripe())).collect();
         let (clock, hasher) = (Box::new(clock), RandomState::new());
-        let (channels, bytes, forgotten, look_again_ms, displace_again_ms) = Default::default();
+        let (channels, bytes, forgotten, look_again_ms, displace_again_ms, evict_again_ms) = Default::default();
         let channels_max = config.channels_max.min((config.history_bytes_max / 2 / CHANNEL_BYTES).max(CHANNELS_MIN));
         let shares = Shares::new(&config, channels_max);
         let bounds = shares.names().map(|namespace| config.bounds(namespace)).collect();
@@ -103,6 +109,7 @@ impl<D: Deliver> MemoryEngine<D> {
             channels_max,
             look_again_ms,
             displace_again_ms,
+            evict_again_ms,
             shares,
             bounds,
             epoch,
@@ -159,6 +166,9 @@ impl<D: Deliver> MemoryEngine<D> {
         self.deliver.expect(route);
         let now_ms = self.now_ms();
         let bounds = &self.bounds[*namespace as usize];
+        if bounds.keys_max > 0 && self.bytes.load(Ordering::Relaxed) > self.config.history_bytes_max {
+            check_room(history, &publication)?;
+        }
         let offset = match self.count(history, |history| history.append(publication, now_ms, bounds)) {
             Appended::Duplicate(offset) => offset,
             Appended::New(publication) => {
@@ -388,6 +398,16 @@ impl ChannelSlot {
     fn parts(self) -> Option<(usize, usize)> {
         let bits = self.0?.get();
         Some(((bits >> INDEX_BITS) as usize, (bits & ((1 << INDEX_BITS) - 1)) as usize - 1))
+    }
+}
+
+/// Checks whether a publication may enter a state while the memory is used up.
+///
+/// Errors: `too_many` for a new key.
+fn check_room(history: &History, publication: &NewPublication) -> Result<(), Error> {
+    match &publication.key {
+        Some(key) if !publication.is_deletion && !history.has_key(key) => Err(no_room_for_keys()),
+        _ => Ok(()),
     }
 }
 

@@ -56,7 +56,7 @@ pub fn method_not_allowed(allow: &'static str) -> Response {
 /// Endpoints of this crate.
 pub const ENDPOINTS: &[&Endpoint] = &[&CHANNEL, &STREAM, &PUBLISH, &PRESENCE, &RPC, &CONNECT];
 
-pub(crate) const CHANNEL: Endpoint = Endpoint::new("/v1/channels/{channel}", "GET, POST");
+pub(crate) const CHANNEL: Endpoint = Endpoint::new("/v1/channels/{channel}", "GET, POST, DELETE");
 pub(crate) const STREAM: Endpoint = Endpoint::new("/v1/stream", "GET");
 pub(crate) const PUBLISH: Endpoint = Endpoint::new("/v1/publish", "POST");
 pub(crate) const PRESENCE: Endpoint = Endpoint::new("/v1/presence/{channel}", "GET");

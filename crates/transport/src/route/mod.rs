@@ -134,6 +134,7 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
         return match parts.method {
             Method::GET => upgrade(context, parts, caller, channel).await,
             Method::POST => publish::one(context, parts, body, &caller, channel).await.map(plain),
+            Method::DELETE => publish::delete(context, parts, &caller, channel).await.map(plain),
             _ => Ok(plain(CHANNEL.refuse_method())),
         };
     }
@@ -219,6 +220,19 @@ async fn read(context: &Context, parts: &Parts, caller: Caller, request: ReadReq
     let ends = request.until.is_some() || matches!(wanted, ResponseFormat::Json | ResponseFormat::Xml);
     if ends && request.heartbeat.is_some() {
         return Err(Error::new(Code::BadRequest, "`heartbeat` applies only to streams and WebSockets"));
+    }
+    if request.is_state_page {
+        return match wanted {
+            ResponseFormat::Json | ResponseFormat::Xml => {
+                let page = polling::state::answer(&context.shard, &request, wanted).await?;
+                context.admission.charge(page).map(plain)
+            }
+            ResponseFormat::Sse | ResponseFormat::Ndjson => {
+                let detail =
+                    "`?state` answers in JSON or XML; for a stream of the state and its changes, use `since=state`";
+                Err(Error::new(Code::NotAcceptable, detail))
+            }
+        };
     }
     match (wanted, request.wait) {
         (ResponseFormat::Sse | ResponseFormat::Ndjson, Some(_)) => {

@@ -103,7 +103,8 @@ pub async fn subscribe(
     subscription: Subscription,
 ) -> Result<(), Error> {
     let Subscription { target, since, positions, policy } = subscription;
-    let reader = shard.sockets().lane(id, policy);
+    // A lane of its own may lose messages; a state must be complete.
+    let reader = shard.sockets().lane(id, if since.is_state() { Policy::Every } else { policy });
     let preamble = |reply: String| match reader == id {
         true => encode_text(shard, id, &reply),
         false => {

@@ -28,5 +28,6 @@ mod openapi;
 mod ranges;
 mod server;
 mod session;
+mod state;
 mod switching;
 mod tls;

@@ -2,6 +2,7 @@
 //! tests of `crash` end or block the process of an engine.
 
 mod crash;
+mod state;
 
 use std::{
     path::{Path, PathBuf},

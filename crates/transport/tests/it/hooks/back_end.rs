@@ -48,7 +48,7 @@ pub enum Reply {
     Status(StatusCode),
     Redirect(String),
     Text(&'static str),
-    /// A body of this many bytes.
+    /// An allowance in a body of this many bytes.
     Large(usize),
     Never,
     /// Part of a body, then the end of the connection.
@@ -274,7 +274,7 @@ async fn respond(state: Arc<State>, request: Request<Incoming>) -> Result<Respon
         Reply::Status(status) => response.status(status).body(whole(json!({ "allow": true }).to_string())),
         Reply::Redirect(to) => response.status(StatusCode::FOUND).header("location", to).body(whole(String::new())),
         Reply::Text(text) => response.body(whole(text.to_owned())),
-        Reply::Large(bytes) => response.body(full(vec![b' '; bytes].into())),
+        Reply::Large(bytes) => response.body(whole(format!("{}{{\"allow\":true}}", " ".repeat(bytes)))),
         Reply::Never => std::future::pending().await,
         Reply::Cut => {
             // The length is announced, so that a receiver can notice that the rest is missing.
