@@ -305,6 +305,7 @@ fn start() -> (Server, String) {
     let server = Server::with(|config| {
         config.auth.secret = Secret::from(SECRET);
         config.server.public_metrics = true;
+        config.namespaces.entry("fleet".into()).or_default().state = Some(true);
     });
     let claims = json!({ "sub": "operator", "exp": now_s() + 60, "millrace": {
         "admin": true, "subscribe": ["#"], "publish": ["#"], "presence": ["#"], "history": ["#"],
@@ -350,9 +351,14 @@ async fn answers_of_the_server_match_the_document() {
     assert!(position.is_string());
     let stream = http.get(server.url("/v1/channels/cars/1")).header("accept", "text/event-stream").bearer_auth(&token);
     let _stream = within(stream.send()).await.expect("a stream");
+    let car = http.post(server.url("/v1/channels/fleet/all")).header("millrace-key", "car-7").bearer_auth(&token);
+    let car = Answer::read(within(car.body("{\"speed\": 72}").send()).await.expect("an answer")).await;
+    assert_eq!(car.status, 200, "{}", car.text());
     let mut checked = 0;
     for (path, url) in [
         ("/v1/channels/{channel}", "/v1/channels/cars/1?since=earliest"),
+        ("/v1/channels/{channel}", "/v1/channels/fleet/all?state"),
+        ("/v1/channels/{channel}", "/v1/channels/fleet/all?since=state"),
         ("/v1/stream", "/v1/stream?channel=cars/1&since=earliest"),
         ("/v1/presence/{channel}", "/v1/presence/cars/1"),
         ("/v1/rooms/{room}", "/v1/rooms/kitchen"),
@@ -368,6 +374,13 @@ async fn answers_of_the_server_match_the_document() {
         validate(&document, schema, &answer.json()).unwrap_or_else(|error| panic!("{url}: {error}"));
         checked += 1;
     }
+    let deleted = ask("delete", "/v1/channels/fleet/all?key=car-7", None).await;
+    let schema = document.pointer("/components/schemas/Published").expect("a schema");
+    validate(&document, schema, &deleted.json()).unwrap_or_else(|error| panic!("a deletion: {error}"));
+    let changes = ask("get", "/v1/channels/fleet/all?since=earliest", None).await.json();
+    let schema = document.pointer("/components/schemas/Page").expect("a schema");
+    validate(&document, schema, &changes).unwrap_or_else(|error| panic!("deletions in history: {error}"));
+    assert_eq!(changes["messages"][1]["deleted"], true, "{changes}");
     for (path, method, operation) in operations(&document) {
         // A request with the example of its body is accepted, or refused for the reason of a documented code.
         let Some(example) = operation["requestBody"]["content"]["application/json"].get("example") else { continue };
