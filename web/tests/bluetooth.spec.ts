@@ -180,7 +180,7 @@ for (const { name, ...look } of LOOKS) {
     const page = await context.newPage();
     peripheral = await Peripheral.create(browser, page, kit);
     await page.goto(url('/gateway/looks'));
-    await page.getByLabel('Kit name').fill(`earl/${name.replace(' ', '-')}`);
+    await page.getByLabel('Kit name').fill(`ble/${name.replace(' ', '-')}`);
     await page.getByRole('button', { name: 'Connect a kit' }).click();
     await expect(page.getByText('Connected, read at an interval')).toBeVisible();
     expect(await violations(page, BEST)).toEqual([]);
