@@ -5,13 +5,13 @@
 
 use std::{any::Any, hint::black_box, sync::LazyLock};
 
-use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Output, Page, PageLimit, Wire};
+use millrace_delivery::{Appended, Bounds, Config, ConnId, FirstPage, History, Hub, Output, Page, PageLimit, Wire};
 use millrace_protocol::{
     ChannelName, Encoding, Epoch, Kind, NewPublication, Publication, PublicationHead, Since, session::Policy,
 };
 
 const EPOCH: Epoch = Epoch(1);
-const BOUNDS: Bounds = Bounds { count_max: 10_000, bytes_max: 16 << 20, age_max_ms: u64::MAX };
+const BOUNDS: Bounds = Bounds { count_max: 10_000, bytes_max: 16 << 20, age_max_ms: u64::MAX, keys_max: 0 };
 const LIMIT: PageLimit = PageLimit { count: 1000, bytes: 1 << 20 };
 
 /// Name and setup of a case. Only the work that the setup returns is counted, without dropping the work's result.
@@ -157,7 +157,8 @@ fn read(hub: &mut Hub, channel: &ChannelName, sink: &mut Sink) -> ConnId {
     let conn = hub.connect(Encoding::Bare);
     hub.watch(channel);
     let page: Page = History::new(EPOCH).page(Since::Now, Policy::Every, LIMIT, 1, &BOUNDS);
-    hub.attach(conn, Policy::Every, &[(channel.clone(), page)], sink).expect("a first subscription");
+    let first = FirstPage { channel: channel.clone(), since: Since::Now, page };
+    hub.attach(conn, Policy::Every, &[first], sink).expect("a first subscription");
     conn
 }
 
@@ -178,7 +179,7 @@ static DATA: LazyLock<String> = LazyLock::new(|| format!("\"{}\"", "x".repeat(17
 
 fn publication(offset: u64) -> Publication {
     Publication::new(
-        PublicationHead { offset, time_ms: 1, key: None, expires_ms: None, kind: Kind::Json },
+        PublicationHead { offset, time_ms: 1, key: None, expires_ms: None, kind: Kind::Json, is_deletion: false },
         DATA.as_bytes(),
     )
 }

@@ -1,10 +1,13 @@
 use std::collections::{HashSet, VecDeque};
 
-use millrace_protocol::{Epoch, Gap, NewPublication, Position, Publication, PublicationHead, Since, session::Policy};
+use millrace_protocol::{
+    Epoch, Error, Gap, NewPublication, Position, Publication, PublicationHead, Since, session::Policy,
+};
 
 use crate::{
     idempotency::IdempotencyKeys,
-    page::{Page, PageLimit, take_page},
+    page::{Page, PageLimit, Part, take_page},
+    state::{State, check_expected, check_fits, too_many_keys},
 };
 
 /// Memory of a publication in a history besides its payload and key: its own fields and its log entry.
@@ -16,6 +19,8 @@ pub struct Bounds {
     pub count_max: usize,
     pub bytes_max: usize,
     pub age_max_ms: u64,
+    /// Maximum number of keys of a channel that is a keyed state; 0 for a channel that is none.
+    pub keys_max: usize,
 }
 
 /// Assigns offsets to the publications of one channel and keeps its bounded history. The engine uses it to order
@@ -34,6 +39,8 @@ pub struct History {
     trimmed_before_ms: u64,
     /// `None` unless publishers send idempotency keys.
     keys: Option<Box<IdempotencyKeys>>,
+    /// `None` unless the channel is a keyed state with at least one publication.
+    state: Option<Box<State>>,
 }
 
 /// Result of appending a publication.
@@ -42,12 +49,15 @@ pub enum Appended {
     New(Publication),
     /// The idempotency key was used before; this is the offset of the first publication with it.
     Duplicate(u64),
+    /// The channel is a keyed state and refuses the publication, or needs to be one for it.
+    Refused(Error),
 }
 
 impl History {
     pub fn new(epoch: Epoch) -> Self {
         let log = VecDeque::new();
-        Self { epoch, top: 0, log, bytes: 0, top_time_ms: 0, oldest_time_ms: 0, trimmed_before_ms: 0, keys: None }
+        let (top, bytes, top_time_ms, oldest_time_ms, trimmed_before_ms, keys, state) = Default::default();
+        Self { epoch, top, log, bytes, top_time_ms, oldest_time_ms, trimmed_before_ms, keys, state }
     }
 
     /// Creates the part of a log that comes after `top`. The part up to `top` is stored elsewhere.
@@ -66,12 +76,30 @@ impl History {
 
     /// Returns the bytes of payloads and keys held.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.state.as_ref().map_or(0, |state| state.old_bytes())
     }
 
-    /// Returns [`History::bytes`] plus the memory overhead of the publications and the idempotency keys.
+    /// Returns the memory of the publications, the idempotency keys and the state.
     pub fn memory_bytes(&self) -> usize {
-        self.bytes + self.log.len() * ENTRY_BYTES + self.keys.as_ref().map_or(0, |keys| keys.memory_bytes())
+        self.bytes
+            + self.log.len() * ENTRY_BYTES
+            + self.keys.as_ref().map_or(0, |keys| keys.memory_bytes())
+            + self.state_bytes()
+    }
+
+    /// Returns the memory of the state, which [`History::shrink`] keeps.
+    pub fn state_bytes(&self) -> usize {
+        self.state.as_ref().map_or(0, |state| state.memory_bytes())
+    }
+
+    /// Returns true if the state contains this key.
+    pub fn has_key(&self, key: &str) -> bool {
+        self.state.as_ref().is_some_and(|state| state.get(key).is_some())
+    }
+
+    /// Returns the number of keys of the state.
+    pub fn state_keys(&self) -> usize {
+        self.state.as_ref().map_or(0, |state| state.len())
     }
 
     /// Returns the time of the newest publication; 0 if there never was one.
@@ -80,7 +108,13 @@ impl History {
     }
 
     /// Appends the publication with the next offset and a time that never decreases. Cost: O(publications evicted).
+    /// In a keyed state it is also O(log keys).
     pub fn append(&mut self, new: NewPublication, now_ms: u64, bounds: &Bounds) -> Appended {
+        if (bounds.keys_max > 0 || new.is_deletion || new.expected.is_some())
+            && let Some(outcome) = self.check_state(&new, now_ms, bounds)
+        {
+            return outcome;
+        }
         if let Some(key) = new.idempotency_key {
             let keys = self.keys.get_or_insert_default();
             if let Some(offset) = keys.find_or_insert(key, new.holder, self.top + 1, now_ms) {
@@ -93,11 +127,57 @@ impl History {
             key: new.key,
             expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl)),
             kind: new.kind,
+            is_deletion: new.is_deletion,
         };
         let publication = Publication::placed(head, new.data);
         self.push(publication.clone());
+        if bounds.keys_max > 0 {
+            self.put_into_state(&publication);
+        }
         self.trim(now_ms, bounds);
         Appended::New(publication)
+    }
+
+    /// Checks a publication into a keyed state, or one that needs a keyed state. Returns the outcome if the publication
+    /// does not enter. A repeated idempotency key comes first: the condition held when the key was first used.
+    #[inline(never)]
+    fn check_state(&mut self, new: &NewPublication, now_ms: u64, bounds: &Bounds) -> Option<Appended> {
+        if let Some(key) = &new.idempotency_key
+            && let Some(offset) = self.keys.as_mut().and_then(|keys| keys.find(key, now_ms))
+        {
+            return Some(Appended::Duplicate(offset));
+        }
+        let check = || {
+            check_fits(new, bounds.keys_max > 0)?;
+            let state = self.state.as_deref();
+            let known = state.zip(new.key.as_deref()).and_then(|(state, key)| state.get(key));
+            let current = known.filter(|newest| !newest.is_expired(now_ms));
+            check_expected(new.expected, current.map(|newest| self.position(newest.offset)))?;
+            let is_full = state.is_some_and(|state| state.len() >= bounds.keys_max);
+            if is_full && known.is_none() && !new.is_deletion { Err(too_many_keys(bounds.keys_max)) } else { Ok(()) }
+        };
+        check().err().map(Appended::Refused)
+    }
+
+    /// Kept out of line so that [`History::append`] stays small for channels that are no state.
+    #[inline(never)]
+    fn put_into_state(&mut self, publication: &Publication) {
+        let (top, first) = (self.top, self.first());
+        self.state.get_or_insert_with(|| Box::new(State::new(top - 1))).put(publication, first);
+    }
+
+    /// Appends a deletion of the key whose time to live ended first. Returns `None` if no key has expired.
+    pub fn expire(&mut self, now_ms: u64, bounds: &Bounds) -> Option<Publication> {
+        let key = self.state.as_ref()?.first_expired(now_ms)?.into();
+        match self.append(NewPublication::deletion(key), now_ms, bounds) {
+            Appended::New(deletion) => Some(deletion),
+            Appended::Duplicate(_) | Appended::Refused(_) => None,
+        }
+    }
+
+    /// Returns true if a time to live has ended, so that [`History::expire`] has work.
+    pub fn has_expired(&self, now_ms: u64) -> bool {
+        self.state.as_ref().is_some_and(|state| state.first_expired(now_ms).is_some())
     }
 
     /// Appends a publication that already has an offset. Returns false and changes nothing if it is not the next
@@ -113,11 +193,15 @@ impl History {
 
     /// Returns true if this history holds everything after `since`. If false, another store may hold more.
     pub fn covers(&self, since: Since) -> bool {
-        let first = self.top + 1 - self.log.len() as u64;
+        let first = self.first();
         match since {
             Since::Now => true,
             Since::Earliest => first == 1,
-            Since::Position(at) => at.epoch == self.epoch && (first - 1..=self.top).contains(&at.offset),
+            // A part of a log has no state.
+            Since::State | Since::StateAfter { .. } => false,
+            Since::Position(at) | Since::StateOr(at) => {
+                at.epoch == self.epoch && (first - 1..=self.top).contains(&at.offset)
+            }
             Since::Time(ms) => first == 1 || self.log.front().is_some_and(|oldest| oldest.time_ms < ms),
         }
     }
@@ -138,9 +222,14 @@ impl History {
     /// Source: docs/reference/protocol.md, "Words" (gap) and "Reading".
     pub fn page(&mut self, since: Since, policy: Policy, limit: PageLimit, now_ms: u64, bounds: &Bounds) -> Page {
         self.trim(now_ms, bounds);
-        let first = self.top + 1 - self.log.len() as u64;
+        if let Since::State | Since::StateAfter { .. } = since {
+            return self.state_page(since, limit, now_ms);
+        }
+        // In a keyed state, a deletion follows when the time to live ends. So nothing is missing that needs a gap.
+        let is_expired = |publication: &Publication| bounds.keys_max == 0 && publication.is_expired(now_ms);
+        let first = self.first();
         let (asked, mut next) = self.start(since, first);
-        while next <= self.top && self.at(next, first).is_expired(now_ms) {
+        while next <= self.top && is_expired(self.at(next, first)) {
             next += 1;
         }
         let from = asked.unwrap_or(self.position(next - 1));
@@ -148,15 +237,14 @@ impl History {
         let held = self.log.range((next - first) as usize..);
         let (publications, end) = match policy {
             Policy::Every => {
-                let fresh = held.take_while(|publication| !publication.is_expired(now_ms));
+                let fresh = held.take_while(|publication| !is_expired(publication));
                 let page = take_page(fresh, limit);
                 let end = page.last().map_or(next - 1, |last| last.offset);
                 (page, end)
             }
             Policy::Latest => {
                 let mut seen = HashSet::new();
-                let newest: Vec<_> =
-                    held.rev().filter(|p| !p.is_expired(now_ms) && seen.insert(p.key.clone())).collect();
+                let newest: Vec<_> = held.rev().filter(|p| !is_expired(p) && seen.insert(p.key.clone())).collect();
                 let all = newest.len();
                 let page = take_page(newest.into_iter().rev(), limit);
                 let end =
@@ -164,7 +252,51 @@ impl History {
                 (page, end)
             }
         };
-        Page { gap, publications, end: self.position(end), top: self.top() }
+        Page { gap, publications, end: self.position(end), top: self.top(), part: Part::Log }
+    }
+
+    /// Returns a part of the state: its entries, and the deletions since the reader began with the state, in the order
+    /// of offsets. If deletions may be missing, or the log is another one, the reader gets a gap and begins anew.
+    fn state_page(&self, since: Since, limit: PageLimit, now_ms: u64) -> Page {
+        let top = self.top;
+        let lost = self.state.as_ref().map_or(top, |state| state.lost_deletions());
+        let (after, began, gap) = match since {
+            Since::StateAfter { epoch, offset, began }
+                if epoch == self.epoch && offset <= top && (lost..=top).contains(&began) =>
+            {
+                (offset, began, None)
+            }
+            Since::StateAfter { epoch, offset, .. } => {
+                (0, top, Some(Gap { from: Position { epoch, offset }, to: self.position(0) }))
+            }
+            _ => (0, top, None),
+        };
+        let mut held = self.state.iter().flat_map(|state| state.entries_after(after, began, now_ms)).peekable();
+        let deletions = self.state.iter().flat_map(|state| state.deletions_after(after.max(began)));
+        let first = self.first();
+        let mut deletions = deletions.map(|offset| self.at(offset, first)).peekable();
+        let merged = std::iter::from_fn(|| match (held.peek(), deletions.peek()) {
+            (Some(entry), Some(deletion)) if deletion.offset < entry.offset => deletions.next(),
+            (None, Some(_)) => deletions.next(),
+            _ => held.next(),
+        });
+        let (mut publications, mut bytes, mut is_end) = (Vec::new(), 0, true);
+        for publication in merged {
+            bytes += publication.cost_bytes();
+            if publications.len() >= limit.count || bytes > limit.bytes && !publications.is_empty() {
+                is_end = false;
+                break;
+            }
+            publications.push(publication.clone());
+        }
+        let end = if is_end { top } else { publications.last().map_or(after, |last: &Publication| last.offset) };
+        let part = if is_end { Part::StateEnd { began } } else { Part::State { began } };
+        Page { gap, publications, end: self.position(end), top: self.top(), part }
+    }
+
+    /// Returns the oldest offset of the log; the offset after the top if the log is empty.
+    fn first(&self) -> u64 {
+        self.top + 1 - self.log.len() as u64
     }
 
     /// Evicts publications above the limits. Offsets do not change.
@@ -195,7 +327,8 @@ impl History {
     }
 
     /// Evicts the oldest publications until the history takes at most this many bytes of memory. Offsets do not
-    /// change. Idempotency keys are dropped last; after that a repeated publication counts as new.
+    /// change. Idempotency keys are dropped last; after that a repeated publication counts as new. The state stays,
+    /// whatever memory it takes.
     pub fn shrink(&mut self, memory_bytes_max: usize) {
         while self.memory_bytes() > memory_bytes_max && self.drop_oldest() {}
         self.log.shrink_to_fit();
@@ -216,6 +349,9 @@ impl History {
         let Some(oldest) = self.log.pop_front() else { return false };
         self.bytes -= oldest.cost_bytes();
         self.trimmed_before_ms = oldest.time_ms + 1;
+        if let Some(state) = &mut self.state {
+            state.trimmed(&oldest);
+        }
         self.oldest_time_ms = self.log.front().map_or(0, |oldest| oldest.time_ms);
         true
     }
@@ -224,11 +360,11 @@ impl History {
     fn start(&self, since: Since, first: u64) -> (Option<Position>, u64) {
         match since {
             Since::Now => (None, self.top + 1),
-            Since::Earliest => (None, first),
-            Since::Position(at) if at.epoch != self.epoch => (Some(at), first),
+            Since::Earliest | Since::State | Since::StateAfter { .. } => (None, first),
+            Since::Position(at) | Since::StateOr(at) if at.epoch != self.epoch => (Some(at), first),
             // This log never assigned this position: the reader knows a different log.
-            Since::Position(at) if at.offset > self.top => (Some(at), self.top + 1),
-            Since::Position(at) => (Some(at), first.max(at.offset + 1)),
+            Since::Position(at) | Since::StateOr(at) if at.offset > self.top => (Some(at), self.top + 1),
+            Since::Position(at) | Since::StateOr(at) => (Some(at), first.max(at.offset + 1)),
             Since::Time(ms) => {
                 let next = first + self.log.partition_point(|publication| publication.time_ms < ms) as u64;
                 let lost_some = self.trimmed_before_ms > ms;
@@ -252,7 +388,7 @@ mod tests {
     use crate::idempotency::IDEMPOTENCY_MS;
     use millrace_protocol::Kind;
 
-    const BOUNDS: Bounds = Bounds { count_max: 5, bytes_max: 1000, age_max_ms: 1000 };
+    const BOUNDS: Bounds = Bounds { count_max: 5, bytes_max: 1000, age_max_ms: 1000, keys_max: 0 };
     const LIMIT: PageLimit = PageLimit { count: 100, bytes: 1 << 20 };
 
     fn new(data: &str) -> NewPublication {

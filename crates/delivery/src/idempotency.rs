@@ -41,6 +41,12 @@ impl IdempotencyKeys {
         None
     }
 
+    /// Returns the offset stored for this key.
+    pub fn find(&mut self, key: &str, now_ms: u64) -> Option<u64> {
+        self.forget(now_ms);
+        self.offsets.get(key).copied()
+    }
+
     /// Drops the keys that are older than [`IDEMPOTENCY_MS`].
     pub fn forget(&mut self, now_ms: u64) {
         while let Some((at, ..)) = self.by_age.front() {

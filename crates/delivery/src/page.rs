@@ -20,6 +20,19 @@ pub struct Page {
     pub end: Position,
     /// The newest position of the log.
     pub top: Position,
+    pub part: Part,
+}
+
+/// What a page is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The log. The reader continues from the position [`Page::end`].
+    Log,
+    /// The state of a keyed channel, and more of the state follows. The log ended at `began` when the reader began with
+    /// the state. A gap means that the reader begins anew with this page. Offsets only increase.
+    State { began: u64 },
+    /// The last part of the state. The reader continues with the log from the position [`Page::end`].
+    StateEnd { began: u64 },
 }
 
 impl Page {
@@ -28,6 +41,23 @@ impl Page {
     pub fn start(&self) -> Position {
         let offset = self.publications.first().map_or(self.end.offset, |first| first.offset - 1);
         self.gap.map_or(Position { epoch: self.end.epoch, offset }, |gap| gap.to)
+    }
+
+    /// Returns where the reader continues.
+    pub fn next(&self) -> Since {
+        match self.part {
+            Part::Log | Part::StateEnd { .. } => Since::Position(self.end),
+            Part::State { began } => Since::StateAfter { epoch: self.end.epoch, offset: self.end.offset, began },
+        }
+    }
+
+    /// Returns the place of a publication of this page: a reader that has it, and all before it, resumes there.
+    pub fn place_of(&self, offset: u64) -> Since {
+        let epoch = self.end.epoch;
+        match self.part {
+            Part::Log => Since::Position(Position { epoch, offset }),
+            Part::State { began } | Part::StateEnd { began } => Since::StateAfter { epoch, offset, began },
+        }
     }
 
     /// Returns true if the log holds publications after this page.
@@ -47,7 +77,7 @@ impl Page {
                 _ => Position { offset: 0, ..until },
             };
             let gap = (from.offset < until.offset).then_some(Gap { from, to: until });
-            return Self { gap, publications: Vec::new(), end: until, top: until };
+            return Self { gap, publications: Vec::new(), end: until, top: until, part: Part::Log };
         }
         self.top.offset = self.top.offset.min(until.offset);
         if self.end.offset > until.offset {

@@ -1,6 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use millrace_delivery::Bounds;
+use millrace_protocol::INTERNAL;
 use serde::{Deserialize, Serialize};
 
 /// Limits of the history that channels keep.
@@ -11,6 +12,8 @@ pub struct Config {
     pub history: HistoryConfig,
     /// History limits per namespace. The key is the first level of the channel name.
     pub namespaces: BTreeMap<String, HistoryConfig>,
+    /// History limits of the channels of the server itself ([`INTERNAL`]).
+    pub internal: HistoryConfig,
     /// Namespaces that have their own share of the channels, in addition to those in `namespaces`.
     pub reserved: Vec<String>,
     /// Maximum number of channels with history. Further channels are refused with `too_many`.
@@ -38,6 +41,11 @@ pub struct HistoryConfig {
     pub age_max: Duration,
     /// Makes accepted publications survive a power failure: the engine answers only after the publication is on disk.
     pub durable: bool,
+    /// Makes the channels keyed states: each keeps the newest publication of each key for any length of time, besides
+    /// its history. Every publication needs a key.
+    pub state: bool,
+    /// Maximum number of keys of a state. Publications of further keys are refused with `too_many`.
+    pub keys_max: usize,
 }
 
 impl Default for Config {
@@ -46,6 +54,7 @@ impl Default for Config {
         Self {
             history,
             namespaces: BTreeMap::new(),
+            internal: history,
             reserved: Vec::new(),
             channels_max: 1_000_000,
             history_bytes_max: 1 << 30,
@@ -57,14 +66,24 @@ impl Default for Config {
 
 impl Default for HistoryConfig {
     fn default() -> Self {
-        Self { count_max: 10_000, bytes_max: 16 << 20, age_max: Duration::from_secs(60 * 60), durable: false }
+        Self {
+            count_max: 10_000,
+            bytes_max: 16 << 20,
+            age_max: Duration::from_secs(60 * 60),
+            durable: false,
+            state: false,
+            keys_max: 100_000,
+        }
     }
 }
 
 impl Config {
     /// Returns the history limits of a namespace (the first level of a channel name).
     pub fn of(&self, namespace: &str) -> &HistoryConfig {
-        self.namespaces.get(namespace).unwrap_or(&self.history)
+        match namespace {
+            INTERNAL => &self.internal,
+            _ => self.namespaces.get(namespace).unwrap_or(&self.history),
+        }
     }
 
     /// Returns the name of the first setting that requires durability, such as `namespaces.cars.durable`.
@@ -74,6 +93,12 @@ impl Config {
         if self.history.durable { Some("history.durable".into()) } else { self.namespaces.iter().find_map(of) }
     }
 
+    /// Returns the name of the first setting that makes channels keyed states, such as `namespaces.fleet.state`.
+    pub fn first_state(&self) -> Option<String> {
+        let of = |(name, history): (&String, &HistoryConfig)| history.state.then(|| format!("namespaces.{name}.state"));
+        if self.history.state { Some("history.state".into()) } else { self.namespaces.iter().find_map(of) }
+    }
+
     pub fn bounds(&self, namespace: &str) -> Bounds {
         self.of(namespace).bounds()
     }
@@ -81,6 +106,11 @@ impl Config {
 
 impl HistoryConfig {
     pub fn bounds(&self) -> Bounds {
-        Bounds { count_max: self.count_max, bytes_max: self.bytes_max, age_max_ms: self.age_max.as_millis() as u64 }
+        Bounds {
+            count_max: self.count_max,
+            bytes_max: self.bytes_max,
+            age_max_ms: self.age_max.as_millis() as u64,
+            keys_max: if self.state { self.keys_max.max(1) } else { 0 },
+        }
     }
 }

@@ -1,4 +1,4 @@
-use std::num::NonZeroU32;
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use millrace_delivery::{Page, PageLimit};
 use millrace_protocol::{
@@ -18,6 +18,15 @@ use crate::Answer;
 pub trait Engine: Send + Sync {
     /// Accepts a publication. When the answer is ready, the publication has its position. [`Deliver`] has received the
     /// publication, or will receive it if the channel is watched.
+    ///
+    /// A channel with [`HistoryConfig::state`](crate::HistoryConfig::state) is a keyed state: it keeps the newest
+    /// publication of each key until a deletion. When the time to live of a key ends, the engine appends its deletion
+    /// within about a second, once over all nodes. A repeated idempotency key is answered before any other check.
+    ///
+    /// Errors of a state: those of [`check_fits`](millrace_delivery::check_fits), then of
+    /// [`check_expected`](millrace_delivery::check_expected), then
+    /// [`too_many_keys`](millrace_delivery::too_many_keys) for a new key. Of several publishers with the same
+    /// condition, exactly one succeeds.
     fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>>;
 
     /// Accepts a publication like [`Engine::append`], for a caller that publishes into one channel repeatedly. The
@@ -39,6 +48,15 @@ pub trait Engine: Send + Sync {
     /// Returns a page of history. For a channel without publications it returns an empty page at the start of the log.
     /// If the channel is watched, every publication after the page is delivered, so no publication is lost between
     /// page and delivery.
+    ///
+    /// [`Since::State`] and [`Since::StateAfter`] read the state: its entries in the order of offsets, and between them
+    /// the deletions after the reader's `began`, with [`Part::State`](millrace_delivery::Part) or
+    /// [`Part::StateEnd`](millrace_delivery::Part). `policy` has no meaning then. If deletions after `began` may be
+    /// missing, the epoch is another one, or the place never existed, the page has a gap up to offset 0 and holds the
+    /// beginning of the state. [`Since::StateOr`] reads the log like [`Since::Position`]. In a state, expired
+    /// publications of the log are no gap.
+    ///
+    /// Errors: [`no_state`](millrace_delivery::no_state) for a channel that is none.
     fn page(
         &self,
         channel: &ChannelName,
@@ -50,11 +68,31 @@ pub trait Engine: Send + Sync {
     /// Returns the end of the log, with the newest publication if it is still kept.
     fn newest(&self, channel: &ChannelName) -> Answer<Result<Newest, Error>>;
 
-    /// Returns at most `max` channels with history that match the pattern.
-    fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>>;
+    /// Returns the first `max` channels with history that match the pattern and follow `after`, in order of their
+    /// names. Cost: O(channels).
+    fn channels(
+        &self,
+        pattern: &Pattern,
+        after: Option<&ChannelName>,
+        max: usize,
+    ) -> Answer<Result<Vec<ChannelName>, Error>>;
 
     /// Returns the number of subscriptions of a channel on all live nodes.
     fn presence(&self, channel: &ChannelName) -> Answer<Result<u32, Error>>;
+
+    /// Returns the name of this node, `[0-9a-f]+`, new at every start; `None` if no other node can share the engine.
+    fn node(&self) -> Option<&str> {
+        None
+    }
+
+    /// Asks all other live nodes and waits for their answers, for at most `wait`. The question must not be a channel
+    /// name. A node of another version may not know the question; it then counts as missing.
+    fn ask_nodes(&self, _question: &str, _wait: Duration) -> Answer<Result<NodeAnswers, Error>> {
+        Answer::now(Ok(NodeAnswers::default()))
+    }
+
+    /// Sets the function that answers the questions of other nodes.
+    fn set_answerer(&self, _answerer: Answerer) {}
 
     /// Notifies the engine that this node has its first reader of a channel or pattern, or that the last reader left.
     /// The node calls it once per change, in order. An engine may also deliver channels that are not watched.
@@ -91,6 +129,19 @@ pub trait Engine: Send + Sync {
 
     /// Returns when all accepted publications are stored safely. Called once, after the last publication.
     fn close(&self) {}
+}
+
+/// Function that answers a question of another node; `None` if it does not know the question. The engine's thread calls
+/// it, so it must not block.
+pub type Answerer = Arc<dyn Fn(String) -> Answer<Option<String>> + Send + Sync>;
+
+/// Answers of the other nodes to one question.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeAnswers {
+    /// Names of the nodes with their answers, in order of the names.
+    pub answers: Vec<(String, String)>,
+    /// Names of the live nodes that have not answered in time.
+    pub missing: Vec<String>,
 }
 
 /// The end of a channel's log.

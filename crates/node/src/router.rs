@@ -246,7 +246,14 @@ mod tests {
         router.set_readers(0, &channel, key, 2, |_| panic!("nothing has changed"));
         router.set_pattern_readers(0, &Pattern::parse("a/+").unwrap(), 1, |is_read| assert!(is_read));
         router.set_pattern_readers(2, &Pattern::parse("#").unwrap(), 1, |is_read| assert!(is_read));
-        let head = PublicationHead { offset: 1, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text };
+        let head = PublicationHead {
+            offset: 1,
+            time_ms: 0,
+            key: None,
+            expires_ms: None,
+            kind: Kind::Text,
+            is_deletion: false,
+        };
         router.deliver(&route, &channel, Epoch(1), &Publication::new(head, b""));
         let counts: Vec<_> = (0..3).map(|shard| router.mailbox(shard).take(Vec::new()).len()).collect();
         assert_eq!((counts, router.readers(&channel)), (vec![1, 0, 1], 2));
@@ -269,7 +276,14 @@ mod tests {
         let seen = || [&busy, &quiet, &matched].map(|channel| router.is_congested_for(channel));
         assert_eq!(seen(), [false; 3]);
         let route = router.route(&busy);
-        let head = PublicationHead { offset: 1, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text };
+        let head = PublicationHead {
+            offset: 1,
+            time_ms: 0,
+            key: None,
+            expires_ms: None,
+            kind: Kind::Text,
+            is_deletion: false,
+        };
         let publication = Publication::new(head, b"");
         while !router.is_congested() {
             router.deliver(&route, &busy, Epoch(1), &publication);

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_delivery::{ConnId, Hub, Output, Page, PageLimit, ReadTicket, WaiterId, Wire};
+use millrace_delivery::{ConnId, FirstPage, Hub, Output, Page, PageLimit, ReadTicket, WaiterId, Wire};
 use millrace_engine::{Answer, ChannelSlot, Engine};
 use millrace_protocol::{
     ChannelName, Code, Error, NewPublication, Pattern, Position, Since,
@@ -42,9 +42,9 @@ pub trait Sockets: Wire + 'static {
 #[derive(Clone, Debug)]
 pub struct Start {
     pub channel: ChannelName,
-    /// Position up to which the reader has everything. After a gap, the start of the gap: if the connection breaks
+    /// Place up to which the reader has everything. After a gap, the start of the gap: if the connection breaks
     /// before the gap is reported, the reader must not miss it.
-    pub position: Position,
+    pub position: Since,
     /// False if history does not reach back to the requested position.
     pub recovered: bool,
 }
@@ -220,18 +220,19 @@ impl<S: Sockets> Shard<S> {
         let mut pages = Vec::with_capacity(channels.len());
         for (ahead, (name, since)) in channels.iter().enumerate() {
             self.hub.borrow().check_attach(conn, name, ahead)?;
-            pages.push((name.clone(), self.engine.page(name, *since, policy, PAGE).await?));
+            let page = self.engine.page(name, *since, policy, PAGE).await?;
+            pages.push(FirstPage { channel: name.clone(), since: *since, page });
         }
         // Checked again before the preamble is sent, because after it the subscription cannot be refused any more.
         for (ahead, (name, _)) in channels.iter().enumerate() {
             self.hub.borrow().check_attach(conn, name, ahead)?;
         }
-        let start = |(name, page): &(ChannelName, Page)| Start {
-            channel: name.clone(),
-            position: page.gap.map_or(page.start(), |gap| gap.from),
-            recovered: page.gap.is_none(),
+        let start = |first: &FirstPage| Start {
+            channel: first.channel.clone(),
+            position: first.start(),
+            recovered: first.page.gap.is_none(),
         };
-        let gaps = pages.iter().filter(|(_, page)| page.gap.is_some()).count();
+        let gaps = pages.iter().filter(|first| first.page.gap.is_some()).count();
         Metrics::add(&self.metrics.gaps, gaps as u64);
         let starts: Vec<Start> = pages.iter().map(start).collect();
         let preamble = preamble(&starts);
@@ -282,7 +283,7 @@ impl<S: Sockets> Shard<S> {
     async fn look(&self, pattern: &Pattern) -> Result<Vec<ChannelName>, Error> {
         let _alone = self.looking.lock().await;
         let began = Instant::now();
-        let found = self.engine.channels(pattern, PATTERN_CHANNELS_MAX).await;
+        let found = self.engine.channels(pattern, None, PATTERN_CHANNELS_MAX).await;
         let spent = began.elapsed();
         if spent > LOOK {
             tokio::time::sleep(4 * spent.min(RETRY)).await;
@@ -312,9 +313,10 @@ impl<S: Sockets> Shard<S> {
             let watching = Watching::new(self, std::iter::once(&name));
             let page = self.engine.page(&name, since, policy, PAGE).await?;
             watching.done();
+            let first = FirstPage { channel: name, since, page };
             // Refused only if the connection already reads the channel by its name, or has the maximum number of
             // subscriptions.
-            let _ = self.with(|hub, sockets| hub.attach_matching(conn, pattern, &name, &page, sockets));
+            let _ = self.with(|hub, sockets| hub.attach_matching(conn, pattern, &first, sockets));
         }
         Ok(())
     }

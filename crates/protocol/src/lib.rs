@@ -11,18 +11,20 @@ mod grant;
 mod pattern_map;
 mod position;
 mod publication;
+mod rpc;
 pub mod session;
 pub mod ticket;
 mod transport;
 pub mod websocket;
 
-pub use channel::{ChannelName, NAME_BYTES_MAX, Pattern, is_reserved};
+pub use channel::{ChannelName, INTERNAL, NAME_BYTES_MAX, Pattern, is_internal, is_reserved};
 pub use encoding::Encoding;
 pub use error::{CODES, Code, Error};
 pub use grant::{Grant, Permission};
 pub use pattern_map::PatternMap;
 pub use position::{Epoch, Gap, Position, Since};
 pub use publication::{
-    Holder, JSON_DEPTH_MAX, KEY_BYTES_MAX, Kind, NewPublication, Payload, Publication, PublicationHead,
+    Expected, Holder, JSON_DEPTH_MAX, KEY_BYTES_MAX, Kind, NewPublication, Payload, Publication, PublicationHead,
 };
+pub use rpc::RpcCall;
 pub use transport::{Transport, UnknownTransport};

@@ -33,7 +33,17 @@ pub enum Since {
     Position(Position),
     /// Before the first publication at or after this time, in milliseconds since 1970.
     Time(u64),
+    /// The whole state of a keyed channel, then its changes.
+    State,
+    /// Inside the state: the part of the compacted log after `offset`. The log ended at `began` when the reader began
+    /// with the state; deletions up to there concern no key that it has received. (The fields of a position stand here
+    /// without their own type, so that they fit beside the tag of the enum: waiting polls hold many starts.)
+    StateAfter { epoch: Epoch, offset: u64, began: u64 },
+    /// The changes after this position of a keyed channel. If history no longer reaches back to it: the whole state.
+    StateOr(Position),
 }
+
+const _: () = assert!(size_of::<Option<Since>>() == 24);
 
 impl FromStr for Position {
     type Err = Error;
@@ -59,7 +69,11 @@ impl FromStr for Since {
         match text {
             "now" => return Ok(Since::Now),
             "earliest" => return Ok(Since::Earliest),
+            "state" => return Ok(Since::State),
             _ => {}
+        }
+        if let Some(place) = text.strip_prefix("state:") {
+            return parse_place(place);
         }
         if let Ok(position) = text.parse() {
             return Ok(Since::Position(position));
@@ -73,12 +87,40 @@ impl FromStr for Since {
         if let Some(ms) = parse_time(text) {
             return Ok(Since::Time(ms));
         }
-        let detail = "a start position is `now`, `earliest`, a position such as `5f0c12ab:57`, or a time such as `2026-11-20T10:00:00Z`";
+        let detail = "a start position is `now`, `earliest`, `state`, a position such as `5f0c12ab:57`, or a time such as `2026-11-20T10:00:00Z`";
         Err(Error::new(Code::BadPosition, detail))
     }
 }
 
+/// Parses the rest of `state:EPOCH:OFFSET` or `state:EPOCH:OFFSET:BEGAN`.
+fn parse_place(text: &str) -> Result<Since, Error> {
+    let bad =
+        || Error::new(Code::BadPosition, "a place in a state looks like `state:5f0c12ab:57` or `state:5f0c12ab:57:90`");
+    let (position, began) = match text.match_indices(':').nth(1) {
+        Some((at, _)) => (&text[..at], Some(&text[at + 1..])),
+        None => (text, None),
+    };
+    let at: Position = position.parse().map_err(|_| bad())?;
+    let Some(began) = began else { return Ok(Since::StateOr(at)) };
+    let is_number = began.len() <= 20 && began.bytes().all(|byte| byte.is_ascii_digit());
+    let began = began.parse().ok().filter(|_| is_number).ok_or_else(bad)?;
+    Ok(Since::StateAfter { epoch: at.epoch, offset: at.offset, began })
+}
+
 impl Since {
+    /// Returns true if the reader wants the state of a keyed channel. After a gap it gets the whole state again.
+    pub fn is_state(self) -> bool {
+        matches!(self, Since::State | Since::StateAfter { .. } | Since::StateOr(_))
+    }
+
+    /// Appends the same text as [`fmt::Display`], but faster for a position.
+    pub fn write(self, out: &mut Vec<u8>) {
+        match self {
+            Since::Position(at) => at.write(out),
+            place => out.extend_from_slice(place.to_string().as_bytes()),
+        }
+    }
+
     /// Checks that a range may begin here and end at `until`. An empty range is valid.
     ///
     /// Errors: [`Code::BadRequest`] for ranges that can only be a mistake. Positions of different kinds are not
@@ -86,6 +128,9 @@ impl Since {
     pub fn check_until(self, until: Since) -> Result<(), Error> {
         let bad = |detail: &str| Err(Error::new(Code::BadRequest, detail));
         match (self, until) {
+            _ if self.is_state() || until.is_state() => {
+                bad("a state has no end; omit `until`, or read a range of the channel's history without `state`")
+            }
             (_, Since::Earliest) => bad("`until` must be a position, a time, or `now`; nothing precedes `earliest`"),
             (Since::Now, _) => bad(
                 "`since=now` starts after all existing publications, so a range with `until` is empty; omit one of the two",
@@ -144,6 +189,21 @@ impl fmt::Display for Position {
     }
 }
 
+/// Writes the text that [`Since::from_str`] parses.
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Since::Now => f.write_str("now"),
+            Since::Earliest => f.write_str("earliest"),
+            Since::Position(at) => at.fmt(f),
+            Since::Time(ms) => ms.fmt(f),
+            Since::State => f.write_str("state"),
+            Since::StateAfter { epoch, offset, began } => write!(f, "state:{}:{began}", Position { epoch, offset }),
+            Since::StateOr(at) => write!(f, "state:{at}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +227,19 @@ mod tests {
         assert_eq!("1700000000123".parse::<Since>().unwrap(), Since::Time(1_700_000_000_123));
         assert_eq!("1970-01-01T00:00:01Z".parse::<Since>().unwrap(), Since::Time(1000));
         assert!("tomorrow".parse::<Since>().unwrap_err().detail.contains("5f0c12ab:57"));
+    }
+
+    #[test]
+    fn places_in_a_state_round_trip() {
+        for text in ["state", "state:0f0c12ab:57", "state:0f0c12ab:57:90", "state:00000001:0:18446744073709551615"] {
+            assert_eq!(text.parse::<Since>().unwrap().to_string(), text);
+            assert!(text.parse::<Since>().unwrap().is_state());
+        }
+        for bad in
+            ["state:", "state:1", "state:1:", "state:1:2:", "state:1:2:x", "state:1:2:+3", "state:1:2:3:4", "State"]
+        {
+            assert_eq!(bad.parse::<Since>().unwrap_err().code, Code::BadPosition, "{bad}");
+        }
     }
 
     #[test]
@@ -219,6 +292,8 @@ mod tests {
             (Since::Time(5), Since::Time(4)),
             (Since::Now, Since::Time(4)),
             (Since::Earliest, Since::Earliest),
+            (Since::State, Since::Now),
+            (Since::Earliest, Since::StateOr(Position { epoch: Epoch(1), offset: 5 })),
         ] {
             assert_eq!(since.check_until(until).unwrap_err().code, Code::BadRequest, "{since:?} {until:?}");
         }

@@ -1,8 +1,11 @@
-use std::ops::Deref;
+use std::{ops::Deref, str::FromStr};
 
 use triomphe::{Arc, ThinArc};
 
-use crate::error::{Code, Error};
+use crate::{
+    error::{Code, Error},
+    position::Position,
+};
 
 /// Maximum length of a conflation or idempotency key, in bytes.
 pub const KEY_BYTES_MAX: usize = 255;
@@ -38,6 +41,8 @@ pub struct PublicationHead {
     /// Time at which history drops the publication, in milliseconds since 1970.
     pub expires_ms: Option<u64>,
     pub kind: Kind,
+    /// True if this publication deletes its key from the state of the channel. The payload is empty then.
+    pub is_deletion: bool,
 }
 
 /// Publication before the engine assigns its offset and time.
@@ -51,6 +56,37 @@ pub struct NewPublication {
     pub data: Payload,
     /// Client that a new channel is charged to, if this publication creates the channel.
     pub holder: Holder,
+    /// True if this publication deletes its key from the state of the channel. The payload is empty then.
+    pub is_deletion: bool,
+    /// Condition under which a publication into a state enters; `None`: always.
+    pub expected: Option<Expected>,
+}
+
+/// Condition on the newest publication of a key, for compare-and-set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// The state does not contain the key: it never existed, was deleted, or has expired.
+    Absent,
+    /// The newest publication of the key has this position.
+    At(Position),
+}
+
+impl FromStr for Expected {
+    type Err = Error;
+
+    /// Parses `0` (absent) or a position, optionally in the quotes of an entity tag (RFC 9110, section 8.8.3).
+    ///
+    /// Errors: [`Code::BadPosition`].
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let text = text.trim();
+        let bare = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text);
+        if bare == "0" {
+            return Ok(Self::Absent);
+        }
+        let detail =
+            "the expected position of a key is a position such as `5f0c12ab:57`, or `0` if the key must not exist";
+        bare.parse().map(Self::At).map_err(|_| Error::new(Code::BadPosition, detail))
+    }
 }
 
 /// Client that a new channel is charged to: an opaque 24-bit number, derived from a subject or an address. It has
@@ -82,9 +118,15 @@ pub struct Payload(ThinArc<PublicationHead, u8>);
 impl NewPublication {
     /// Creates a publication without key, time to live or holder. Cost: copies the payload.
     pub fn new(kind: Kind, data: impl AsRef<[u8]>) -> Self {
-        let head = PublicationHead { offset: 0, time_ms: 0, key: None, expires_ms: None, kind };
+        let head = PublicationHead { offset: 0, time_ms: 0, key: None, expires_ms: None, kind, is_deletion: false };
         let data = Payload(ThinArc::from_header_and_slice(head, data.as_ref()));
-        Self { key: None, ttl_ms: None, idempotency_key: None, kind, data, holder: Holder::NONE }
+        let (key, ttl_ms, idempotency_key, is_deletion, expected) = Default::default();
+        Self { key, ttl_ms, idempotency_key, kind, data, holder: Holder::NONE, is_deletion, expected }
+    }
+
+    /// Creates the deletion of a key.
+    pub fn deletion(key: Box<str>) -> Self {
+        Self { key: Some(key), is_deletion: true, ..Self::new(Kind::Text, []) }
     }
 
     /// Sets the holder.
@@ -261,15 +303,28 @@ mod tests {
 
     #[test]
     fn text_kind_is_detected_on_demand() {
-        let head = PublicationHead { offset: 1, time_ms: 0, key: None, expires_ms: None, kind: Kind::Utf8 };
+        let head = PublicationHead {
+            offset: 1,
+            time_ms: 0,
+            key: None,
+            expires_ms: None,
+            kind: Kind::Utf8,
+            is_deletion: false,
+        };
         let kind = |text: &[u8]| Publication::new(head.clone(), text).kind();
         assert_eq!((kind(b"{\"a\":1}"), kind(b"{\"a\":")), (Kind::Json, Kind::Text));
     }
 
     #[test]
     fn unshared_payload_is_not_copied() {
-        let head =
-            |offset| PublicationHead { offset, time_ms: 7, key: Some("k".into()), expires_ms: None, kind: Kind::Text };
+        let head = |offset| PublicationHead {
+            offset,
+            time_ms: 7,
+            key: Some("k".into()),
+            expires_ms: None,
+            kind: Kind::Text,
+            is_deletion: false,
+        };
         let new = NewPublication::new(Kind::Text, "hello");
         let (another, lies_at) = (new.data.clone(), new.data.as_ptr());
         let first = Publication::placed(head(1), new.data);
@@ -277,6 +332,17 @@ mod tests {
         assert_eq!([first.data(), second.data()], [b"hello"; 2]);
         assert_eq!([&*first, &*second], [&head(1), &head(2)]);
         assert!(first.data().as_ptr() != lies_at && second.data().as_ptr() == lies_at);
+    }
+
+    #[test]
+    fn expected_position_is_parsed() {
+        let at = Expected::At(Position { epoch: crate::Epoch(1), offset: 5 });
+        for (text, expected) in [("0", Expected::Absent), ("\"0\"", Expected::Absent), ("1:5", at), (" \"1:5\" ", at)] {
+            assert_eq!(text.parse::<Expected>().unwrap(), expected, "{text}");
+        }
+        for bad in ["", "*", "\"", "1", "\"1:5", "W/\"1:5\"", "1:5, 1:6"] {
+            assert_eq!(bad.parse::<Expected>().unwrap_err().code, Code::BadPosition, "{bad}");
+        }
     }
 
     #[test]

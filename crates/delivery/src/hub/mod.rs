@@ -32,7 +32,10 @@ use smallvec::SmallVec;
 
 pub use memory::Memory;
 
-use crate::log::{Pool, WireLog};
+use crate::{
+    Page,
+    log::{Pool, WireLog},
+};
 
 /// Output side of the sockets; the only part of a socket that a hub needs.
 pub trait Wire {
@@ -200,6 +203,8 @@ struct ReaderRef {
     group: u32,
     index: u32,
     live: bool,
+    /// The reader wants the state of the channel: after a gap it gets the whole state again.
+    is_state: bool,
     serial: u32,
     /// Slot in `Conn::patterns` of the pattern that created this reader; `None` if the channel was subscribed by
     /// name.
@@ -271,6 +276,41 @@ struct Recovering {
     /// History reaches at least to this offset. A publication beyond the channel's head may still be on its way to
     /// this hub, or may have passed before the hub had a reader. So the reader reads it from history.
     top: u64,
+    snapshot: Snapshot,
+}
+
+/// Whether a recovering reader reads the state of its channel or the log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Snapshot {
+    /// The reader reads the log.
+    Outside,
+    /// The reader begins with the state.
+    Begin,
+    /// The reader is inside the state. The log ended at `began` when it began.
+    Inside { began: u64 },
+}
+
+/// First page of a new reader.
+#[derive(Clone, Debug)]
+pub struct FirstPage {
+    pub channel: ChannelName,
+    /// Start that the reader has requested.
+    pub since: Since,
+    pub page: Page,
+}
+
+impl FirstPage {
+    /// Returns the place up to which the reader has everything before this page. A reader whose connection breaks
+    /// before the page arrives resumes from there.
+    pub fn start(&self) -> Since {
+        match (self.since, self.page.gap) {
+            (Since::State | Since::StateAfter { .. }, Some(_)) => Since::State,
+            (Since::State | Since::StateAfter { .. }, None) => self.since,
+            (Since::StateOr(_), Some(_)) => Since::State,
+            (_, Some(gap)) => Since::Position(gap.from),
+            (_, None) => Since::Position(self.page.start()),
+        }
+    }
 }
 
 impl Hub {

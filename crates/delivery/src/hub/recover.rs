@@ -3,11 +3,11 @@
 
 use std::io::Write;
 
-use millrace_protocol::{ChannelName, Epoch, Position, Since};
+use millrace_protocol::{ChannelName, Epoch, Gap, Position, Since};
 
-use super::{Conn, ConnId, Hub, Live, Output, ReadTicket, ReaderRef, Recovering, Wire, deliver::send_behind};
+use super::{Conn, ConnId, Hub, Live, Output, ReadTicket, ReaderRef, Recovering, Snapshot, Wire, deliver::send_behind};
 use crate::{
-    Page,
+    Page, Part,
     log::{SEGMENT_BYTES, WireLog},
 };
 
@@ -58,12 +58,18 @@ impl Hub {
         let key = reader.channel;
         let encoding = self.conns[id.slot as usize].encoding;
         let name = self.channels[key as usize].name.clone();
-        let mut heads = encoding.has_reader_head().then(|| self.positions(id.slot));
+        // History does not reach back to the position of a reader of the state: it reads the whole state again.
+        let begins_anew = reader.is_state && page.part == Part::Log && page.gap.is_some();
+        let begin = Position { epoch: page.top.epoch, offset: 0 };
+        let gap = page.gap.map(|gap| if begins_anew { Gap { to: begin, ..gap } } else { gap });
+        let mut heads = encoding.has_reader_head().then(|| self.places(id.slot));
         let mut frames = std::mem::take(&mut self.scratch);
         frames.clear();
-        if let Some(gap) = page.gap {
+        if let Some(gap) = gap {
             if let Some(heads) = &mut heads {
-                write_head(&mut frames, heads, slot, gap.to);
+                let is_begin = begins_anew || page.part != Part::Log;
+                let to = if is_begin { Since::State } else { Since::Position(gap.to) };
+                write_head(&mut frames, heads, slot, to);
             }
             encoding.encode_gap(&mut frames, &name, gap);
             if encoding.gap_closes() {
@@ -71,15 +77,34 @@ impl Hub {
                 return;
             }
         }
-        for publication in &page.publications {
+        for publication in page.publications.iter().filter(|_| !begins_anew) {
+            let Position { epoch, .. } = page.end;
+            let at = page.place_of(publication.offset);
             if let Some(heads) = &mut heads {
-                let at = Position { epoch: page.end.epoch, offset: publication.offset };
                 write_head(&mut frames, heads, slot, at);
             }
-            encoding.encode(&mut frames, &name, page.end.epoch, publication);
+            encoding.encode_at(&mut frames, &name, at, epoch, publication);
+        }
+        if let Part::StateEnd { .. } = page.part {
+            if let Some(heads) = &mut heads {
+                write_head(&mut frames, heads, slot, Since::Position(page.end));
+            }
+            encoding.encode_state_end(&mut frames, &name, page.end);
         }
         if let Some(reader) = self.recovering_mut(id.slot, slot) {
             (reader.at, reader.hold, reader.top) = (page.end, page.end.offset, page.top.offset);
+            reader.snapshot = match page.part {
+                Part::Log if begins_anew => Snapshot::Begin,
+                Part::Log | Part::StateEnd { .. } => Snapshot::Outside,
+                Part::State { began } => Snapshot::Inside { began },
+            };
+            if reader.snapshot != Snapshot::Outside {
+                // The rest of the state, and everything up to the top, is read from history.
+                reader.hold = page.top.offset;
+            }
+            if begins_anew {
+                reader.at = begin;
+            }
         }
         self.mark_moved(key);
         self.send(id, &frames, wire);
@@ -95,7 +120,7 @@ impl Hub {
         if conn.blocked || conn.closing {
             return;
         }
-        let mut heads = conn.encoding.has_reader_head().then(|| self.positions(id.slot));
+        let mut heads = conn.encoding.has_reader_head().then(|| self.places(id.slot));
         for slot in 0..self.conns[id.slot as usize].readers.len() as u32 {
             let Some(reader) = self.conns[id.slot as usize].readers[slot as usize].as_ref() else { continue };
             if !reader.live {
@@ -147,7 +172,7 @@ impl Hub {
         let id = ConnId { slot: conn_slot, generation: conn.generation };
         let epoch = channel.head.map(|head| head.epoch);
         let ticket = ReadTicket { conn: id, slot: slot as u32, serial: reader.serial, epoch };
-        let since = Since::Position(waiting.at);
+        let since = waiting.place();
         self.outputs.push_back(Output::ReadHistory {
             ticket,
             channel: channel.name.clone(),
@@ -164,7 +189,10 @@ impl Hub {
         }
         let channel = &self.channels[reader.channel as usize];
         let group = &channel.groups[reader.group as usize];
-        let Recovering { at, top, .. } = group.recovering[reader.index as usize];
+        let Recovering { at, top, snapshot, .. } = group.recovering[reader.index as usize];
+        if snapshot != Snapshot::Outside {
+            return;
+        }
         let Some(head) = channel.head.filter(|head| head.epoch == at.epoch) else { return };
         if at.offset + 1 < group.log.first() || top > head.offset.max(at.offset) {
             return;
@@ -181,7 +209,14 @@ impl Hub {
         let channel = &self.channels[reader.channel as usize];
         let at = channel.before(channel.groups[reader.group as usize].live[reader.index as usize].cursor);
         self.relink(conn_slot, slot, |group, conn, slot| {
-            group.recovering.push(Recovering { conn, slot, at, hold: group.log.next() - 1, top: 0 });
+            group.recovering.push(Recovering {
+                conn,
+                slot,
+                at,
+                hold: group.log.next() - 1,
+                top: 0,
+                snapshot: Snapshot::Outside,
+            });
             (false, group.recovering.len())
         });
     }
@@ -215,10 +250,19 @@ impl Hub {
         }
     }
 
-    /// Returns the position of every reader of a connection, by slot. The `id:` of an event stream with several
-    /// channels lists them.
-    fn positions(&self, conn_slot: u32) -> Vec<Option<(ChannelName, Position)>> {
-        let stand = |reader: &ReaderRef| (self.channels[reader.channel as usize].name.clone(), self.position(reader));
+    /// Returns the place from which a reader would resume.
+    pub(super) fn place(&self, reader: &ReaderRef) -> Since {
+        if reader.live {
+            return Since::Position(self.position(reader));
+        }
+        let group = &self.channels[reader.channel as usize].groups[reader.group as usize];
+        group.recovering[reader.index as usize].place()
+    }
+
+    /// Returns the place of every reader of a connection, by slot. The `id:` of an event stream with several channels
+    /// lists them.
+    fn places(&self, conn_slot: u32) -> Vec<Option<(ChannelName, Since)>> {
+        let stand = |reader: &ReaderRef| (self.channels[reader.channel as usize].name.clone(), self.place(reader));
         self.conns[conn_slot as usize].readers.iter().map(|reader| reader.as_ref().map(stand)).collect()
     }
 }
@@ -229,7 +273,7 @@ fn send_with_heads(
     log: &WireLog,
     reader: &mut Live,
     conn: &mut Conn,
-    heads: &mut [Option<(ChannelName, Position)>],
+    heads: &mut [Option<(ChannelName, Since)>],
     epoch: Epoch,
     now_s: u32,
     wire: &mut impl Wire,
@@ -238,7 +282,7 @@ fn send_with_heads(
     let mut bytes = Vec::new();
     while let Some(run) = log.run(reader.cursor) {
         for (offset, frame) in log.frames(&run) {
-            write_head(&mut bytes, heads, slot, Position { epoch, offset });
+            write_head(&mut bytes, heads, slot, Since::Position(Position { epoch, offset }));
             bytes.extend_from_slice(frame);
             reader.cursor = offset + 1;
             if bytes.len() >= SEGMENT_BYTES {
@@ -254,15 +298,27 @@ fn send_with_heads(
     conn.send(id, &bytes, now_s, wire);
 }
 
+impl Recovering {
+    /// Returns where the next page begins.
+    fn place(&self) -> Since {
+        let Position { epoch, offset } = self.at;
+        match self.snapshot {
+            Snapshot::Outside => Since::Position(self.at),
+            Snapshot::Begin => Since::State,
+            Snapshot::Inside { began } => Since::StateAfter { epoch, offset, began },
+        }
+    }
+}
+
 /// Appends `id: a@P,b@Q`, after moving the reader in `slot` to `at`.
-fn write_head(out: &mut Vec<u8>, heads: &mut [Option<(ChannelName, Position)>], slot: u32, at: Position) {
-    if let Some((_, position)) = &mut heads[slot as usize] {
-        *position = at;
+fn write_head(out: &mut Vec<u8>, heads: &mut [Option<(ChannelName, Since)>], slot: u32, at: Since) {
+    if let Some((_, place)) = &mut heads[slot as usize] {
+        *place = at;
     }
     out.extend_from_slice(b"id: ");
-    for (i, (name, position)) in heads.iter().flatten().enumerate() {
+    for (i, (name, place)) in heads.iter().flatten().enumerate() {
         let comma = if i > 0 { "," } else { "" };
-        let _ = write!(out, "{comma}{name}@{position}");
+        let _ = write!(out, "{comma}{name}@{place}");
     }
     out.push(b'\n');
 }

@@ -9,9 +9,10 @@ use millrace_protocol::{
 use smallvec::SmallVec;
 
 use super::{
-    Channel, ChannelKey, Conn, ConnId, Group, Hub, Opening, Output, PatternRef, ReaderRef, Recovering, WaiterId, Wire,
+    Channel, ChannelKey, Conn, ConnId, FirstPage, Group, Hub, Opening, Output, PatternRef, ReaderRef, Recovering,
+    Snapshot, WaiterId, Wire,
 };
-use crate::{Page, log::WireLog};
+use crate::log::WireLog;
 
 impl Hub {
     /// Opens a channel for a future reader, so that its publications arrive at this hub from now on.
@@ -55,16 +56,16 @@ impl Hub {
         &mut self,
         id: ConnId,
         policy: Policy,
-        pages: &[(ChannelName, Page)],
+        pages: &[FirstPage],
         wire: &mut impl Wire,
     ) -> Result<(), Error> {
         let mut attached = Vec::with_capacity(pages.len());
-        for (i, (name, page)) in pages.iter().enumerate() {
-            match self.place(id, name, policy, page, None) {
-                Ok(slot) => attached.push((slot, page)),
+        for (i, first) in pages.iter().enumerate() {
+            match self.start_reader(id, first, policy, None) {
+                Ok(slot) => attached.push((slot, &first.page)),
                 Err(error) => {
                     attached.iter().for_each(|(slot, _)| self.remove_reader(id, *slot));
-                    pages[i + 1..].iter().for_each(|(name, _)| self.release(name));
+                    pages[i + 1..].iter().for_each(|first| self.release(&first.channel));
                     return Err(error);
                 }
             }
@@ -78,14 +79,14 @@ impl Hub {
 
     /// Makes the connection a reader of a watched channel. The caller must send this page before anything else of
     /// the channel.
-    fn place(
+    fn start_reader(
         &mut self,
         id: ConnId,
-        name: &ChannelName,
+        first: &FirstPage,
         policy: Policy,
-        page: &Page,
         pattern: Option<u32>,
     ) -> Result<u32, Error> {
+        let FirstPage { channel: name, since, page } = first;
         let checked = self.check_attach(id, name, 0);
         let key = self.open(name, None);
         let channel = &mut self.channels[key as usize];
@@ -97,8 +98,15 @@ impl Hub {
         channel.head.get_or_insert(page.top);
         // Until the page is written, the gap is not reported. The position lists of other channels must not include
         // its end before that.
-        let at = page.gap.map_or_else(|| page.start(), |gap| gap.from);
+        let (at, snapshot) = match first.start() {
+            Since::StateAfter { epoch, offset, began } => (Position { epoch, offset }, Snapshot::Inside { began }),
+            Since::Position(at) => (at, Snapshot::Outside),
+            _ => (Position { epoch: page.top.epoch, offset: 0 }, Snapshot::Begin),
+        };
         let slot = self.add_reader(id, key, policy, at, pattern);
+        if since.is_state() {
+            self.want_state(id.slot, slot, snapshot);
+        }
         self.tell_interest(key);
         Ok(slot)
     }
@@ -111,7 +119,10 @@ impl Hub {
         let name = |reader: &ReaderRef| self.channels[reader.channel as usize].name.clone();
         let named = readers().filter(|reader| reader.pattern.is_none()).map(|reader| Subscription {
             target: Target::Channel(name(reader)),
-            since: Since::Position(self.position(reader)),
+            since: match self.place(reader) {
+                Since::Position(at) if reader.is_state => Since::StateOr(at),
+                place => place,
+            },
             positions: HashMap::new(),
             policy: self.channels[reader.channel as usize].groups[reader.group as usize].policy,
         });
@@ -128,6 +139,16 @@ impl Hub {
             })
         });
         named.chain(patterns).collect()
+    }
+
+    /// Returns the targets of the subscriptions of a connection, without their positions.
+    pub fn targets(&self, id: ConnId) -> impl Iterator<Item = Target> {
+        let conn = self.conn(id);
+        let named = conn.into_iter().flat_map(|conn| conn.readers.iter().flatten());
+        let named = named.filter(|reader| reader.pattern.is_none());
+        let named = named.map(|reader| Target::Channel(self.channels[reader.channel as usize].name.clone()));
+        let patterns = conn.into_iter().flat_map(|conn| conn.patterns.iter().flatten());
+        named.chain(patterns.map(|asked| Target::Pattern(asked.pattern.clone())))
     }
 
     /// Ends a subscription to a channel, or a pattern with all channels that it opened.
@@ -194,18 +215,17 @@ impl Hub {
         &mut self,
         id: ConnId,
         pattern: &Pattern,
-        name: &ChannelName,
-        page: &Page,
+        first: &FirstPage,
         wire: &mut impl Wire,
     ) -> Result<(), Error> {
         let Some(slot) = self.pattern_slot(id, pattern) else {
-            self.release(name);
+            self.release(&first.channel);
             return Err(Error::new(Code::NotSubscribed, "the pattern is gone"));
         };
         let policy =
             self.conns[id.slot as usize].patterns[slot as usize].as_ref().map_or(Policy::Every, |asked| asked.policy);
-        let slot = self.place(id, name, policy, page, Some(slot))?;
-        self.write_page(id, slot, page, wire);
+        let slot = self.start_reader(id, first, policy, Some(slot))?;
+        self.write_page(id, slot, &first.page, wire);
         self.catch_up(id, wire);
         Ok(())
     }
@@ -381,12 +401,24 @@ impl Hub {
             group: group as u32,
             index: recovering.len() as u32,
             live: false,
+            is_state: false,
             serial: self.serial,
             pattern,
         };
         let slot = insert(&mut conn.readers, reader);
-        recovering.push(Recovering { conn: id.slot, slot, at, hold: at.offset, top: 0 });
+        let snapshot = Snapshot::Outside;
+        recovering.push(Recovering { conn: id.slot, slot, at, hold: at.offset, top: 0, snapshot });
         slot
+    }
+
+    /// Makes a new reader one of the state, at this place of the state.
+    fn want_state(&mut self, conn_slot: u32, slot: u32, snapshot: Snapshot) {
+        let Some(reader) = &mut self.conns[conn_slot as usize].readers[slot as usize] else { return };
+        reader.is_state = true;
+        let group = &mut self.channels[reader.channel as usize].groups[reader.group as usize];
+        if let Some(recovering) = group.recovering.get_mut(reader.index as usize).filter(|_| !reader.live) {
+            recovering.snapshot = snapshot;
+        }
     }
 
     pub(super) fn drop_readers(&mut self, id: ConnId) {

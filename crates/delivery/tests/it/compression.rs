@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, PageLimit, Wire};
+use millrace_delivery::{Appended, Bounds, Config, ConnId, FirstPage, History, Hub, PageLimit, Wire};
 use millrace_protocol::{
     ChannelName, Encoding, Epoch, Kind, NewPublication, Since, session::Policy, websocket::Deflate,
 };
 
-const BOUNDS: Bounds = Bounds { count_max: 10, bytes_max: 1 << 20, age_max_ms: 1 << 40 };
+const BOUNDS: Bounds = Bounds { count_max: 10, bytes_max: 1 << 20, age_max_ms: 1 << 40, keys_max: 0 };
 const READERS: usize = 50;
 
 /// Address and bytes of each write, per connection. A closed sink accepts no bytes.
@@ -45,7 +45,8 @@ impl Stage {
                 let conn = hub.connect(encoding);
                 hub.watch(&channel());
                 let page = history.page(Since::Now, Policy::Every, PageLimit { count: 1, bytes: 1 }, 1, &BOUNDS);
-                hub.attach(conn, Policy::Every, &[(channel(), page)], &mut seen).unwrap();
+                let first = FirstPage { channel: channel(), since: Since::Now, page };
+                hub.attach(conn, Policy::Every, &[first], &mut seen).unwrap();
                 readers.push((encoding, conn));
             }
         }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, num::NonZeroU16};
 
-use millrace_delivery::{Bounds, Config, ConnId, History, Output, WaiterId};
+use millrace_delivery::{Bounds, Config, ConnId, FirstPage, History, Output, WaiterId};
 use millrace_protocol::{Code, Encoding, Epoch, Pattern, Position, Since, session::Policy, session::Target};
 
 use crate::stage::{BOUNDS, Stage, at, at_position, line, name, pattern, push};
@@ -324,8 +324,8 @@ fn resumed_pattern_misses_nothing() {
     stage.publish("a/1", "4");
     stage.publish("a/2", "new");
     stage.hub.watch(&name("a/1"));
-    let page = stage.page("a/1", at(1));
-    stage.hub.attach_matching(conn, &pattern("a/+"), &name("a/1"), &page, &mut stage.tape).unwrap();
+    let first = FirstPage { channel: name("a/1"), since: at(1), page: stage.page("a/1", at(1)) };
+    stage.hub.attach_matching(conn, &pattern("a/+"), &first, &mut stage.tape).unwrap();
     stage.hub.attach_open_channels(conn, &pattern("a/+"));
     assert_eq!(stage.answer_reads(), [at(0)]);
     stage.flush();
@@ -353,7 +353,8 @@ fn multi_channel_event_lists_all_positions() {
     let conn = stage.hub.connect(Encoding::SseMany);
     stage.hub.watch(&name("a"));
     stage.hub.watch(&name("b"));
-    let pages = [(name("a"), stage.page("a", at(0))), (name("b"), stage.page("b", at(0)))];
+    let pages =
+        ["a", "b"].map(|channel| FirstPage { channel: name(channel), since: at(0), page: stage.page(channel, at(0)) });
     stage.hub.attach(conn, Policy::Every, &pages, &mut stage.tape).unwrap();
     let text = stage.tape.take(conn).concat();
     let ids: Vec<_> = text.lines().filter(|line| line.starts_with("id: ")).collect();
@@ -371,7 +372,8 @@ fn event_lists_no_unreported_gap_end() {
     stage.hub.watch(&name("a"));
     stage.hub.watch(&name("b"));
     let lost = Since::Position(Position { epoch: Epoch(9), offset: 7 });
-    let pages = [(name("a"), stage.page("a", lost)), (name("b"), stage.page("b", lost))];
+    let pages =
+        ["a", "b"].map(|channel| FirstPage { channel: name(channel), since: lost, page: stage.page(channel, lost) });
     stage.hub.attach(conn, Policy::Every, &pages, &mut stage.tape).unwrap();
     let text = stage.tape.take(conn).concat();
     let ids: Vec<_> = text.lines().filter(|line| line.starts_with("id: ")).collect();

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Output, Page, PageLimit, Wire};
+use millrace_delivery::{Appended, Bounds, Config, ConnId, FirstPage, History, Hub, Output, Page, PageLimit, Wire};
 use millrace_protocol::{
     ChannelName, Code, Encoding, Epoch, Kind, NewPublication, Pattern, Position, Publication, Since, session::Policy,
 };
 
-pub const BOUNDS: Bounds = Bounds { count_max: 10_000, bytes_max: 1 << 30, age_max_ms: 1 << 40 };
+pub const BOUNDS: Bounds = Bounds { count_max: 10_000, bytes_max: 1 << 30, age_max_ms: 1 << 40, keys_max: 0 };
 pub const LIMIT: PageLimit = PageLimit { count: 1000, bytes: 1 << 30 };
 
 /// Bytes written to each connection, write by write. A socket accepts as many bytes as it has capacity.
@@ -55,7 +55,7 @@ impl Stage {
         let new = NewPublication::new(Kind::Text, data.as_bytes());
         match self.history(channel).append(new, 1, &BOUNDS) {
             Appended::New(publication) => publication,
-            Appended::Duplicate(_) => unreachable!("no idempotency key was given"),
+            Appended::Duplicate(_) | Appended::Refused(_) => unreachable!("neither a key nor a condition was given"),
         }
     }
 
@@ -74,9 +74,9 @@ impl Stage {
 
     pub fn attach(&mut self, conn: ConnId, channel: &str, since: Since) -> Result<Position, Code> {
         self.hub.watch(&name(channel));
-        let page = self.page(channel, since);
-        let start = page.start();
-        let attached = self.hub.attach(conn, Policy::Every, &[(name(channel), page)], &mut self.tape);
+        let first = FirstPage { channel: name(channel), since, page: self.page(channel, since) };
+        let start = first.page.start();
+        let attached = self.hub.attach(conn, Policy::Every, &[first], &mut self.tape);
         attached.map(|()| start).map_err(|error| error.code)
     }
 

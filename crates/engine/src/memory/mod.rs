@@ -1,7 +1,11 @@
 //! Order and history in the memory of this process. Needs no installation. History does not survive a restart; a new
 //! epoch tells every reader so.
 
-pub(crate) mod evict;
+mod evict;
+mod level;
+
+pub(crate) use evict::IDLE_MS;
+pub(crate) use level::{level, up_to};
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -13,7 +17,9 @@ use std::{
 };
 
 use hashbrown::HashTable;
-use millrace_delivery::{Appended, Bounds, History, Page, PageLimit, prefetch_at};
+use millrace_delivery::{
+    Appended, Bounds, History, Page, PageLimit, check_expected, check_fits, no_room_for_keys, no_state, prefetch_at,
+};
 use millrace_protocol::{
     ChannelName, Epoch, Error, Holder, NewPublication, Pattern, Position, Since,
     session::{Policy, Target},
@@ -22,7 +28,11 @@ use millrace_protocol::{
 use crate::{
     Answer, ChannelSlot, Config, Deliver, Engine, Newest,
     shares::{Namespace, Shares},
+    smallest::Smallest,
 };
+
+/// Maximum number of keys of states that one sweep expires.
+const EXPIRE_MAX: usize = 10_000;
 
 /// Number of locks over the channels. Many stripes keep lock contention between shards rare.
 const STRIPES: usize = 64;
@@ -43,6 +53,8 @@ pub struct MemoryEngine<D: Deliver> {
     /// their share.
     look_again_ms: AtomicU64,
     displace_again_ms: AtomicU64,
+    /// Earliest time of the next eviction, after one that could not free enough.
+    evict_again_ms: AtomicU64,
     /// Number of channels of each holder.
     shares: Shares,
     /// History limits of the channels of each namespace.
@@ -87,7 +99,7 @@ impl<D: Deliver> MemoryEngine<D> {
         let stripe = || Stripe { channels: Vec::new(), by_name: HashTable::new() };
         let stripes = (0..STRIPES).map(|_| Mutex::new(stripe())).collect();
         let (clock, hasher) = (Box::new(clock), RandomState::new());
-        let (channels, bytes, forgotten, look_again_ms, displace_again_ms) = Default::default();
+        let (channels, bytes, forgotten, look_again_ms, displace_again_ms, evict_again_ms) = Default::default();
         let channels_max = config.channels_max.min((config.history_bytes_max / 2 / CHANNEL_BYTES).max(CHANNELS_MIN));
         let shares = Shares::new(&config, channels_max);
         let bounds = shares.names().map(|namespace| config.bounds(namespace)).collect();
@@ -97,6 +109,7 @@ impl<D: Deliver> MemoryEngine<D> {
             channels_max,
             look_again_ms,
             displace_again_ms,
+            evict_again_ms,
             shares,
             bounds,
             epoch,
@@ -148,19 +161,32 @@ impl<D: Deliver> MemoryEngine<D> {
         result
     }
 
-    fn append_to(&self, channel: &mut Channel<D::Route>, publication: NewPublication) -> Position {
+    fn append_to(&self, channel: &mut Channel<D::Route>, publication: NewPublication) -> Result<Position, Error> {
         let Channel { name, route, namespace, history, .. } = channel;
         self.deliver.expect(route);
         let now_ms = self.now_ms();
         let bounds = &self.bounds[*namespace as usize];
+        if bounds.keys_max > 0 && self.bytes.load(Ordering::Relaxed) > self.config.history_bytes_max {
+            check_room(history, &publication)?;
+        }
         let offset = match self.count(history, |history| history.append(publication, now_ms, bounds)) {
             Appended::Duplicate(offset) => offset,
             Appended::New(publication) => {
                 self.deliver.deliver(route, name, self.epoch, &publication);
                 publication.offset
             }
+            Appended::Refused(error) => return Err(error),
         };
-        Position { epoch: self.epoch, offset }
+        Ok(Position { epoch: self.epoch, offset })
+    }
+
+    /// Appends the deletions of keys whose time to live has ended, at most `most`. Returns their number.
+    fn expire(&self, channel: &mut Channel<D::Route>, now_ms: u64, most: usize) -> usize {
+        let Channel { name, route, namespace, history, .. } = channel;
+        let bounds = &self.bounds[*namespace as usize];
+        let expired = std::iter::from_fn(|| self.count(history, |history| history.expire(now_ms, bounds)));
+        let deliver = |deletion| self.deliver.deliver(route, name, self.epoch, &deletion);
+        expired.take(most).map(deliver).count()
     }
 
     fn append_and_evict(
@@ -186,15 +212,16 @@ impl<D: Deliver> MemoryEngine<D> {
             && let Some(channel) = lock(&self.stripes[stripe]).channels.get_mut(index)
             && channel.name == *name
         {
-            return Ok(self.append_to(channel, publication));
+            return self.append_to(channel, publication);
         }
         let (number, hash) = self.stripe(name);
         let mut stripe = lock(&self.stripes[number]);
         if let Some(index) = stripe.find(hash, name) {
             *slot = ChannelSlot::new(number, index);
-            return Ok(self.append_to(&mut stripe.channels[index as usize], publication));
+            return self.append_to(&mut stripe.channels[index as usize], publication);
         }
         let (holder, namespace) = (publication.holder, self.shares.namespace(name));
+        self.check_first(&publication, namespace)?;
         if !self.may_create(holder, namespace) {
             drop(stripe);
             if !self.forget_channels(holder, namespace) {
@@ -209,7 +236,13 @@ impl<D: Deliver> MemoryEngine<D> {
             Channel { name: name.clone(), route: self.deliver.route(name), namespace, holder, history: self.empty() };
         *slot = ChannelSlot::new(number, stripe.insert(channel, hash, &self.hasher));
         let channel = stripe.channels.last_mut().expect("it has just been put there");
-        Ok(self.append_to(channel, publication))
+        self.append_to(channel, publication)
+    }
+
+    /// Checks the first publication of a channel, so that a refused one creates no channel.
+    fn check_first(&self, publication: &NewPublication, namespace: Namespace) -> Result<(), Error> {
+        check_fits(publication, self.bounds[namespace as usize].keys_max > 0)?;
+        check_expected(publication.expected, None)
     }
 
     fn may_create(&self, holder: Holder, namespace: Namespace) -> bool {
@@ -253,7 +286,10 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
 
     fn page(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Answer<Result<Page, Error>> {
         let now_ms = self.now_ms();
-        Answer::now(Ok(self.read(name, |history, bounds| history.page(since, policy, limit, now_ms, bounds))))
+        Answer::now(self.read(name, |history, bounds| match since.is_state() && bounds.keys_max == 0 {
+            true => Err(no_state()),
+            false => Ok(history.page(since, policy, limit, now_ms, bounds)),
+        }))
     }
 
     fn newest(&self, name: &ChannelName) -> Answer<Result<Newest, Error>> {
@@ -265,15 +301,21 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
         })))
     }
 
-    fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>> {
-        let mut found = Vec::new();
+    fn channels(
+        &self,
+        pattern: &Pattern,
+        after: Option<&ChannelName>,
+        max: usize,
+    ) -> Answer<Result<Vec<ChannelName>, Error>> {
+        let mut found = Smallest::new(after, max);
         for stripe in &self.stripes {
-            let stripe = lock(stripe);
-            let matching =
-                stripe.channels.iter().map(|channel| &channel.name).filter(|name| pattern.matches(name.as_str()));
-            found.extend(matching.take(max - found.len()).cloned());
+            for Channel { name, .. } in &lock(stripe).channels {
+                if found.wants(name.as_str()) && pattern.matches(name.as_str()) {
+                    found.offer(name);
+                }
+            }
         }
-        Answer::now(Ok(found))
+        Answer::now(Ok(found.into_names()))
     }
 
     /// All readers are on this node.
@@ -299,9 +341,13 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
     }
 
     fn sweep(&self) {
-        let now_ms = self.now_ms();
+        let (now_ms, mut left) = (self.now_ms(), EXPIRE_MAX);
         for stripe in &self.stripes {
-            for Channel { namespace, history, .. } in &mut lock(stripe).channels {
+            for channel in &mut lock(stripe).channels {
+                if channel.history.has_expired(now_ms) {
+                    left -= self.expire(channel, now_ms, left);
+                }
+                let Channel { namespace, history, .. } = channel;
                 self.count(history, |history| history.trim(now_ms, &self.bounds[*namespace as usize]));
             }
         }
@@ -352,6 +398,16 @@ impl ChannelSlot {
     fn parts(self) -> Option<(usize, usize)> {
         let bits = self.0?.get();
         Some(((bits >> INDEX_BITS) as usize, (bits & ((1 << INDEX_BITS) - 1)) as usize - 1))
+    }
+}
+
+/// Checks whether a publication may enter a state while the memory is used up.
+///
+/// Errors: `too_many` for a new key.
+fn check_room(history: &History, publication: &NewPublication) -> Result<(), Error> {
+    match &publication.key {
+        Some(key) if !publication.is_deletion && !history.has_key(key) => Err(no_room_for_keys()),
+        _ => Ok(()),
     }
 }
 

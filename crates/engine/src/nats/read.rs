@@ -174,8 +174,10 @@ impl Nats {
             is_kept(before, publication)
                 && match since {
                     Since::Now => false,
-                    Since::Earliest => true,
-                    Since::Position(at) => at.epoch != log.epoch() || publication.offset > at.offset,
+                    Since::Earliest | Since::State | Since::StateAfter { .. } => true,
+                    Since::Position(at) | Since::StateOr(at) => {
+                        at.epoch != log.epoch() || publication.offset > at.offset
+                    }
                     Since::Time(ms) => publication.time_ms >= ms,
                 }
         };

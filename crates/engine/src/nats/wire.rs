@@ -75,6 +75,7 @@ impl Batch {
                 key: new.key.clone(),
                 expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl)),
                 kind: new.kind,
+                is_deletion: new.is_deletion,
             };
             Publication::new(head, &new.data)
         };
@@ -139,7 +140,7 @@ fn publication(bytes: &mut Bytes, offset: u64) -> Option<Publication> {
     let time_ms = bytes.try_get_u64().ok()?;
     let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
     let (kind, key, data) = decode_tail(bytes)?;
-    Some(Publication::new(PublicationHead { offset, time_ms, key, expires_ms, kind }, &data))
+    Some(Publication::new(PublicationHead { offset, time_ms, key, expires_ms, kind, is_deletion: false }, &data))
 }
 
 #[cfg(test)]
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn bounds_apply_to_publications_before_the_end() {
-        let bounds = Bounds { count_max: 2, bytes_max: 100, age_max_ms: 10 };
+        let bounds = Bounds { count_max: 2, bytes_max: 100, age_max_ms: 10, keys_max: 0 };
         let end = End { offset: 10, bytes: 1000, time_ms: 50 };
         let before = |offset, bytes| End { offset, bytes, time_ms: 0 };
         assert!(end.holds(before(8, 900), 41, 50, &bounds));

@@ -45,7 +45,7 @@ pub fn publication(bytes: &mut Bytes) -> Option<(Epoch, Publication)> {
     let time_ms = bytes.try_get_u64().ok()?;
     let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
     let (kind, key, data) = decode_tail(bytes)?;
-    let head = PublicationHead { offset, time_ms, key, expires_ms, kind };
+    let head = PublicationHead { offset, time_ms, key, expires_ms, kind, is_deletion: false };
     (offset > 0).then(|| (epoch, Publication::new(head, &data)))
 }
 

@@ -7,4 +7,5 @@ mod nats;
 mod ports;
 mod servers;
 mod sqlite;
+mod state;
 mod worlds;

@@ -4,14 +4,14 @@
 mod envelope;
 pub mod xml;
 
-pub use envelope::{Envelope, write_envelope, write_gap};
+pub use envelope::{Envelope, StatePage, write_data, write_envelope, write_gap};
 
 use std::io::Write;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 
 use crate::{
-    ChannelName, Epoch, Error, Gap, Kind, Position, Publication,
+    ChannelName, Epoch, Error, Gap, Kind, Position, Publication, Since,
     session::encode_close_push,
     websocket::{self, Deflate},
 };
@@ -37,6 +37,8 @@ pub enum Encoding {
     Lines,
     /// Server-sent events of one channel: the payload, with the position as `id`.
     Sse,
+    /// Server-sent events of the state of one channel: envelopes, with the position as `id`.
+    SseState,
     /// Server-sent events of several channels: envelopes. The `id` of each reader precedes them, see
     /// [`Encoding::has_reader_head`].
     SseMany,
@@ -66,10 +68,20 @@ impl Encoding {
                 envelope(out, true, Some(channel));
                 out.push(b'\n');
             }
+            Encoding::SseState => {
+                write_sse_id(out, Position { epoch, offset: publication.offset });
+                out.extend_from_slice(b"data: ");
+                envelope(out, false, None);
+                out.extend_from_slice(b"\n\n");
+            }
+            Encoding::Sse if publication.is_deletion => {
+                write_sse_id(out, Position { epoch, offset: publication.offset });
+                out.extend_from_slice(b"event: deleted\ndata: ");
+                envelope(out, false, None);
+                out.extend_from_slice(b"\n\n");
+            }
             Encoding::Sse => {
-                out.extend_from_slice(b"id: ");
-                Position { epoch, offset: publication.offset }.write(out);
-                out.push(b'\n');
+                write_sse_id(out, Position { epoch, offset: publication.offset });
                 write_sse_data(out, publication);
                 out.push(b'\n');
             }
@@ -86,9 +98,55 @@ impl Encoding {
         }
     }
 
+    /// Appends one publication as a whole frame, for a reader that resumes at `at` if the connection breaks after it.
+    /// This place differs from the position of the publication while the reader is inside a state.
+    pub fn encode_at(
+        self,
+        out: &mut Vec<u8>,
+        channel: &ChannelName,
+        at: Since,
+        epoch: Epoch,
+        publication: &Publication,
+    ) {
+        if let (Encoding::SseState, Since::StateAfter { .. }) = (self, at) {
+            let _ = write!(out, "id: {at}\ndata: ");
+            write_envelope(out, false, None, epoch, publication);
+            out.extend_from_slice(b"\n\n");
+            return;
+        }
+        self.encode(out, channel, epoch, publication);
+    }
+
+    /// Appends the end of a state: the reader has the whole state as of `position`, and changes follow. A bare
+    /// WebSocket reads no state.
+    pub fn encode_state_end(self, out: &mut Vec<u8>, channel: &ChannelName, position: Position) {
+        let _ = match self {
+            Encoding::Session | Encoding::SessionDeflate(_) | Encoding::Lines => {
+                let push = format!("{{\"push\":\"state\",\"channel\":\"{channel}\",\"position\":\"{position}\"}}");
+                self.encode_text(out, &push);
+                Ok(())
+            }
+            Encoding::SseMany => {
+                let data = format!("{{\"channel\":\"{channel}\",\"position\":\"{position}\"}}");
+                write!(out, "event: state\ndata: {data}\n\n")
+            }
+            Encoding::Sse | Encoding::SseState => {
+                write!(out, "event: state\nid: {position}\ndata: {{\"position\":\"{position}\"}}\n\n")
+            }
+            Encoding::Ndjson => writeln!(out, "{{\"state\":{{\"position\":\"{position}\"}}}}"),
+            Encoding::NdjsonMany => {
+                writeln!(out, "{{\"state\":{{\"channel\":\"{channel}\",\"position\":\"{position}\"}}}}")
+            }
+            Encoding::Bare | Encoding::BareDeflate(_) | Encoding::WholeResponses => Ok(()),
+        };
+    }
+
     /// Appends a gap. A bare WebSocket can report a gap only with a close frame, which ends the connection.
     pub fn encode_gap(self, out: &mut Vec<u8>, channel: &ChannelName, gap: Gap) {
-        let one = matches!(self, Encoding::Bare | Encoding::BareDeflate(_) | Encoding::Sse | Encoding::Ndjson);
+        let one = matches!(
+            self,
+            Encoding::Bare | Encoding::BareDeflate(_) | Encoding::Sse | Encoding::SseState | Encoding::Ndjson
+        );
         let named = (!one).then_some(channel);
         match self {
             Encoding::Bare | Encoding::BareDeflate(_) => {
@@ -103,9 +161,9 @@ impl Encoding {
                 write_gap(out, true, named, gap);
                 out.push(b'\n');
             }
-            Encoding::Sse | Encoding::SseMany => {
+            Encoding::Sse | Encoding::SseState | Encoding::SseMany => {
                 out.extend_from_slice(b"event: gap\n");
-                if self == Encoding::Sse {
+                if self != Encoding::SseMany {
                     let _ = writeln!(out, "id: {}", gap.to);
                 }
                 out.extend_from_slice(b"data: ");
@@ -125,7 +183,7 @@ impl Encoding {
     pub fn heartbeat(self) -> &'static [u8] {
         match self {
             _ if self.is_websocket() => websocket::PING_FRAME,
-            Encoding::Sse | Encoding::SseMany => b":\n\n",
+            Encoding::Sse | Encoding::SseState | Encoding::SseMany => b":\n\n",
             Encoding::WholeResponses => b"",
             _ => b"\n",
         }
@@ -141,7 +199,7 @@ impl Encoding {
                 self.encode_text(out, &format!("{{\"push\":\"drain\",\"after_ms\":{after_ms}{resume}}}"));
                 Ok(())
             }
-            Encoding::Sse | Encoding::SseMany => {
+            Encoding::Sse | Encoding::SseState | Encoding::SseMany => {
                 write!(out, "retry: {RETRY_MS}\nevent: drain\ndata: {{\"after_ms\":{after_ms}}}\n\n")
             }
             Encoding::Ndjson | Encoding::NdjsonMany => writeln!(out, "{{\"drain\":{{\"after_ms\":{after_ms}}}}}"),
@@ -151,7 +209,9 @@ impl Encoding {
     /// Appends the last message: why access ended. On a WebSocket this is the close code.
     pub fn encode_denied(self, out: &mut Vec<u8>, close_code: u16, error: &Error) {
         let _ = match self {
-            Encoding::Sse | Encoding::SseMany => write!(out, "event: denied\ndata: {}\n\n", error.to_json()),
+            Encoding::Sse | Encoding::SseState | Encoding::SseMany => {
+                write!(out, "event: denied\ndata: {}\n\n", error.to_json())
+            }
             Encoding::Ndjson | Encoding::NdjsonMany => writeln!(out, "{{\"denied\":{}}}", error.to_json()),
             _ => {
                 self.encode_close(out, close_code, &error.detail);
@@ -208,6 +268,12 @@ impl Encoding {
     }
 }
 
+fn write_sse_id(out: &mut Vec<u8>, at: Position) {
+    out.extend_from_slice(b"id: ");
+    at.write(out);
+    out.push(b'\n');
+}
+
 /// Appends the `data:` lines of an event: text unchanged, one `data:` line per line; binary as base64. Source: HTML
 /// Living Standard, "Interpreting an event stream".
 fn write_sse_data(out: &mut Vec<u8>, publication: &Publication) {
@@ -234,7 +300,10 @@ mod tests {
     use crate::PublicationHead;
 
     fn publication(kind: Kind, data: &'static [u8]) -> Publication {
-        Publication::new(PublicationHead { offset: 7, time_ms: 5, key: None, expires_ms: None, kind }, data)
+        Publication::new(
+            PublicationHead { offset: 7, time_ms: 5, key: None, expires_ms: None, kind, is_deletion: false },
+            data,
+        )
     }
 
     fn encoded(encoding: Encoding, publication: &Publication) -> String {
@@ -275,6 +344,7 @@ mod tests {
             Encoding::Session,
             Encoding::Lines,
             Encoding::Sse,
+            Encoding::SseState,
             Encoding::SseMany,
             Encoding::Ndjson,
             Encoding::NdjsonMany,

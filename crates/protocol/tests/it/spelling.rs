@@ -2,7 +2,7 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use millrace_protocol::{
-    ChannelName, Encoding, Epoch, Gap, Kind, Position, Publication, PublicationHead,
+    ChannelName, Encoding, Epoch, Gap, Kind, Position, Publication, PublicationHead, Since,
     encoding::Envelope,
     websocket::{BINARY, TEXT},
 };
@@ -55,13 +55,20 @@ fn every_reply_matches_simple_reference() {
         let gap_word = gap.map_or(String::new(), |gap| format!("\"gap\":{},", gap_words("", None, gap)));
         let expected =
             format!("{{\"position\":\"{}\",{more_word}{gap_word}\"messages\":[{}]}}", spelled(end), one.join(","));
-        assert_same(&Envelope::answer(end, more, gap, end.epoch, &publications), expected.as_bytes(), &what);
+        assert_same(
+            &Envelope::answer(Since::Position(end), more, gap, end.epoch, &publications),
+            expected.as_bytes(),
+            &what,
+        );
 
         let other = dice.channel();
         let positions = [(&channel, end), (&other, end)];
         let messages = publications.iter().map(|message| (&channel, end.epoch, message));
-        let many =
-            Envelope::many(positions.into_iter()).finish(more, gap.map(|gap| (&other, gap)).into_iter(), messages);
+        let many = Envelope::many(positions.into_iter().map(|(name, at)| (name, Since::Position(at)))).finish(
+            more,
+            gap.map(|gap| (&other, gap)).into_iter(),
+            messages,
+        );
         let named = publications.iter().map(|message| envelope("", Some(&channel), end.epoch, message));
         let expected = format!(
             "{{\"positions\":{{\"{channel}\":\"{at}\",\"{other}\":\"{at}\"}},{more_word}\"gaps\":[{}],\"messages\":[{}]}}",
@@ -206,6 +213,6 @@ impl Dice {
         };
         let key = (self.below(3) == 0).then(|| self.text(30).into());
         let (offset, time_ms) = (self.number(), self.number());
-        Publication::new(PublicationHead { offset, time_ms, key, expires_ms: None, kind }, &data)
+        Publication::new(PublicationHead { offset, time_ms, key, expires_ms: None, kind, is_deletion: false }, &data)
     }
 }

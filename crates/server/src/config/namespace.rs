@@ -13,8 +13,16 @@ pub struct Namespace {
     #[serde(with = "humantime_serde")]
     pub age_max: Option<Duration>,
     pub durable: Option<bool>,
+    pub state: Option<bool>,
+    pub keys_max: Option<usize>,
     /// Permissions without a token.
     pub anonymous: Vec<Permission>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub hooks: crate::hooks::NamespaceConfig,
+}
+
+fn is_default(hooks: &crate::hooks::NamespaceConfig) -> bool {
+    *hooks == Default::default()
 }
 
 impl Namespace {
@@ -24,6 +32,8 @@ impl Namespace {
             bytes_max: self.bytes_max.unwrap_or(all.bytes_max),
             age_max: self.age_max.unwrap_or(all.age_max),
             durable: self.durable.unwrap_or(all.durable),
+            state: self.state.unwrap_or(all.state),
+            keys_max: self.keys_max.unwrap_or(all.keys_max),
         }
     }
 }

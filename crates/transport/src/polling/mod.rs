@@ -2,17 +2,19 @@
 //!
 //! - this file: polling returns the publications that are available now
 //! - [`long_polling`]: the response is held until there is a publication
+//! - [`state`]: pages of the state of a keyed channel
 //! - [`range`]: where a range of history begins and ends
 
 mod long_polling;
 pub mod range;
+pub mod state;
 
 use http::StatusCode;
-use millrace_delivery::{Page, PageLimit};
+use millrace_delivery::{Page, PageLimit, Part};
 use millrace_engine::Newest;
 use millrace_node::{Metrics, Shard, Sockets};
 use millrace_protocol::{
-    ChannelName, Epoch, Error, Gap, Position, Publication, Since, Transport,
+    ChannelName, Epoch, Error, Gap, Publication, Since, Transport,
     encoding::{Envelope, xml},
 };
 
@@ -33,8 +35,9 @@ pub struct Read(Vec<Found>);
 
 struct Found {
     channel: ChannelName,
-    /// Position from which the client continues.
-    end: Position,
+    /// Place from which the client continues.
+    end: Since,
+    epoch: Epoch,
     more: bool,
     gap: Option<Gap>,
     publications: Vec<Publication>,
@@ -65,21 +68,26 @@ pub async fn read<S: Sockets>(
             None => {
                 let Newest { top, publication } = shard.engine.newest(channel).await?;
                 let publications = publication.into_iter().collect();
-                Found { channel: channel.clone(), end: top, more: false, gap: None, publications }
+                let (channel, end, epoch) = (channel.clone(), Since::Position(top), top.epoch);
+                Found { channel, end, epoch, more: false, gap: None, publications }
             }
             Some(since) if limit.count > 0 => {
                 let page = range::page(&*shard.engine, channel, *since, request.until, request.policy, limit).await?;
-                let more = page.has_more();
-                let Page { gap, publications, end, .. } = page;
-                Found { channel: channel.clone(), end, more, gap, publications }
+                let (more, next, epoch) = (page.has_more(), page.next(), page.end.epoch);
+                let Page { gap, publications, .. } = page;
+                Found { channel: channel.clone(), end: next, epoch, more, gap, publications }
             }
             // The response is full. The client reads this channel with its next request, from the position returned
             // here.
             Some(since) => {
                 let none = PageLimit { count: 0, bytes: 0 };
                 let page = range::page(&*shard.engine, channel, *since, request.until, request.policy, none).await?;
-                let (end, more) = (page.start(), page.start() != page.top);
-                Found { channel: channel.clone(), end, more, gap: page.gap, publications: Vec::new() }
+                let (end, more) = match page.part {
+                    Part::Log => (Since::Position(page.start()), page.start() != page.top),
+                    Part::State { .. } | Part::StateEnd { .. } => (page.next(), page.has_more()),
+                };
+                let (channel, epoch) = (channel.clone(), page.end.epoch);
+                Found { channel, end, epoch, more, gap: page.gap, publications: Vec::new() }
             }
         };
         if found.gap.is_some() {
@@ -97,8 +105,12 @@ impl Read {
     /// Creates an empty result at these positions.
     pub fn nothing(starts: &[(ChannelName, Option<Since>)]) -> Self {
         let found = starts.iter().filter_map(|(channel, since)| {
-            let Some(Since::Position(end)) = *since else { return None };
-            Some(Found { channel: channel.clone(), end, more: false, gap: None, publications: Vec::new() })
+            let end = match (*since)? {
+                Since::StateOr(at) => Since::Position(at),
+                since => since,
+            };
+            let (channel, epoch) = (channel.clone(), Epoch(0));
+            Some(Found { channel, end, epoch, more: false, gap: None, publications: Vec::new() })
         });
         Self(found.collect())
     }
@@ -110,7 +122,7 @@ impl Read {
 
     /// Returns the positions from which the client continues, per channel.
     pub fn ends(&self) -> Vec<(ChannelName, Option<Since>)> {
-        self.0.iter().map(|found| (found.channel.clone(), Some(Since::Position(found.end)))).collect()
+        self.0.iter().map(|found| (found.channel.clone(), Some(found.end))).collect()
     }
 
     pub fn newest(&self) -> Option<&Publication> {
@@ -138,20 +150,19 @@ impl Read {
             let messages = self
                 .0
                 .iter()
-                .flat_map(|found| found.publications.iter().map(|message| (&found.channel, found.end.epoch, message)));
+                .flat_map(|found| found.publications.iter().map(|message| (&found.channel, found.epoch, message)));
             let gaps = self.0.iter().filter_map(|found| Some((&found.channel, found.gap?)));
             let positions = self.0.iter().map(|found| (&found.channel, found.end));
             let more = self.0.iter().any(|found| found.more);
             return json(Envelope::many(positions).finish(more, gaps, messages));
         }
-        let [Found { end, more, gap, publications, .. }] = self.0.as_slice() else { return no_content() };
-        let epoch: Epoch = end.epoch;
+        let [Found { end, epoch, more, gap, publications, .. }] = self.0.as_slice() else { return no_content() };
         if wanted == ResponseFormat::Xml {
             let mut response =
-                text(StatusCode::OK, "application/xml", xml::answer(*end, *more, *gap, epoch, publications));
+                text(StatusCode::OK, "application/xml", xml::answer(*end, *more, *gap, *epoch, publications));
             no_cache(&mut response);
             return response;
         }
-        json(Envelope::answer(*end, *more, *gap, epoch, publications))
+        json(Envelope::answer(*end, *more, *gap, *epoch, publications))
     }
 }

@@ -170,7 +170,7 @@ impl Replay {
             place["more"] = true.into();
         }
         match self.encoding {
-            Encoding::Sse | Encoding::SseMany => {
+            Encoding::Sse | Encoding::SseState | Encoding::SseMany => {
                 format!("event: end\nid: {}\ndata: {place}\n\n", list(&starts, many)).into_bytes()
             }
             _ => format!("{{\"end\":{place}}}\n").into_bytes(),
@@ -179,7 +179,11 @@ impl Replay {
 
     /// Returns the current position of each channel.
     fn stand(&self) -> Vec<Start> {
-        let start = |range: &Range| Start { channel: range.channel.clone(), position: range.at, recovered: true };
+        let start = |range: &Range| Start {
+            channel: range.channel.clone(),
+            position: Since::Position(range.at),
+            recovered: true,
+        };
         self.ranges.iter().map(start).collect()
     }
 }

@@ -15,7 +15,7 @@ pub struct Job {
     pub conn: ConnId,
     pub kind: Kind,
     pub policy: Policy,
-    pub reads: Vec<(usize, Option<Page>)>,
+    pub reads: Vec<(usize, Since, Option<Page>)>,
 }
 
 pub enum Kind {

@@ -1,8 +1,8 @@
 //! The part of a transport around a hub: handshakes, commands and long polls, in the order that `Hub` requires.
 
-use millrace_delivery::{ConnId, Page, WaiterId};
+use millrace_delivery::{ConnId, FirstPage, Page, WaiterId};
 use millrace_protocol::{
-    ChannelName, Code, Encoding, Error, Pattern, Since, encoding::Envelope, session, session::Policy, websocket,
+    Code, Encoding, Error, Pattern, Since, encoding::Envelope, session, session::Policy, websocket,
 };
 use serde_json::{Value, json};
 
@@ -85,25 +85,27 @@ impl World {
         for (read, (channel, since)) in reads.iter().enumerate() {
             self.ask(Asker::Job { job, read }, *channel, *since, policy);
         }
-        let reads = reads.into_iter().map(|(channel, _)| (channel, None)).collect();
+        let reads = reads.into_iter().map(|(channel, since)| (channel, since, None)).collect();
         self.jobs.insert(job, Job { conn, kind, policy, reads });
         self.finish_job(job)
     }
 
     pub fn job_page(&mut self, job: u64, read: usize, page: Page) -> Check {
         if let Some(waiting) = self.jobs.get_mut(&job) {
-            waiting.reads[read].1 = Some(page);
+            waiting.reads[read].2 = Some(page);
         }
         self.finish_job(job)
     }
 
     fn finish_job(&mut self, job: u64) -> Check {
-        if self.jobs.get(&job).is_none_or(|job| job.reads.iter().any(|(_, page)| page.is_none())) {
+        if self.jobs.get(&job).is_none_or(|job| job.reads.iter().any(|(.., page)| page.is_none())) {
             return Ok(());
         }
         let Some(Job { conn, kind, policy, reads }) = self.jobs.remove(&job) else { return Ok(()) };
-        let pages: Vec<(usize, Page)> =
-            reads.into_iter().filter_map(|(channel, page)| Some((channel, page?))).collect();
+        let first = |(channel, since, page): (usize, Since, Option<Page>)| {
+            Some(FirstPage { channel: self.names[channel].clone(), since, page: page? })
+        };
+        let pages: Vec<FirstPage> = reads.into_iter().filter_map(first).collect();
         match kind {
             Kind::Stream { encoding } => self.finish_stream(conn, encoding, policy, pages),
             Kind::Named { id } => self.finish_named(conn, id, policy, pages),
@@ -111,46 +113,40 @@ impl World {
         }
     }
 
-    fn finish_stream(&mut self, conn: ConnId, encoding: Encoding, policy: Policy, pages: Vec<(usize, Page)>) -> Check {
+    fn finish_stream(&mut self, conn: ConnId, encoding: Encoding, policy: Policy, pages: Vec<FirstPage>) -> Check {
         let many = matches!(encoding, Encoding::SseMany | Encoding::NdjsonMany);
         // A stream starts before its gap, so that a client that is cut before it receives the gap requests it again.
-        let starts: Vec<_> =
-            pages.iter().map(|(c, page)| (*c, page.gap.map_or(page.start(), |gap| gap.from))).collect();
-        let list: Vec<_> = starts
-            .iter()
-            .map(|(c, at)| if many { format!("{}@{at}", self.names[*c]) } else { at.to_string() })
-            .collect();
+        let starts: Vec<_> = pages.iter().map(|first| (&first.channel, first.start())).collect();
+        let list: Vec<_> =
+            starts.iter().map(|(name, at)| if many { format!("{name}@{at}") } else { at.to_string() }).collect();
         let list = list.join(",");
         let mut head = format!("HTTP/1.1 200 OK\r\nMillrace-Position: {list}\r\n\r\n").into_bytes();
         match encoding {
-            Encoding::Sse | Encoding::SseMany => {
+            Encoding::Sse | Encoding::SseState | Encoding::SseMany => {
                 head.extend_from_slice(format!("retry: 2000\nid: {list}\n\n").as_bytes())
             }
-            Encoding::NdjsonMany => {
-                head.extend(Envelope::many(starts.iter().map(|(c, at)| (&self.names[*c], *at))).into_line())
-            }
+            Encoding::NdjsonMany => head.extend(Envelope::many(starts.into_iter()).into_line()),
             _ => {}
         }
         self.hub.send(conn, &head, &mut self.wires);
-        let pages: Vec<(ChannelName, Page)> =
-            pages.into_iter().map(|(c, page)| (self.names[c].clone(), page)).collect();
         if let Err(error) = self.hub.attach(conn, policy, &pages, &mut self.wires) {
             self.expect_gone(conn, &error)?;
         }
         self.drain().map(|_| ())
     }
 
-    fn finish_named(&mut self, conn: ConnId, id: u64, policy: Policy, pages: Vec<(usize, Page)>) -> Check {
-        let Some((channel, page)) = pages.into_iter().next() else { return Ok(()) };
-        let name = self.names[channel].clone();
+    fn finish_named(&mut self, conn: ConnId, id: u64, policy: Policy, pages: Vec<FirstPage>) -> Check {
+        let Some(first) = pages.into_iter().next() else { return Ok(()) };
+        let name = first.channel.clone();
         if let Err(error) = self.hub.check_attach(conn, &name, 0) {
             self.hub.release(&name);
             self.drain()?;
             return self.refuse(conn, id, &error);
         }
-        let ok = json!({ "channel": name.as_str(), "position": page.start().to_string(), "recovered": page.gap.is_none(), "time": self.now_ms });
+        let (position, recovered) = (first.start().to_string(), first.page.gap.is_none());
+        let ok = json!({ "channel": name.as_str(), "position": position, "recovered": recovered, "time": self.now_ms });
         self.reply(conn, id, Ok(ok))?;
-        self.hub.attach(conn, policy, &[(name, page)], &mut self.wires).map_err(|error| error.to_string())?;
+        self.hub.attach(conn, policy, &[first], &mut self.wires).map_err(|error| error.to_string())?;
         self.drain().map(|_| ())
     }
 
@@ -161,11 +157,10 @@ impl World {
         id: u64,
         pattern: &Pattern,
         time_ms: u64,
-        pages: Vec<(usize, Page)>,
+        pages: Vec<FirstPage>,
     ) -> Check {
-        for (channel, page) in pages {
-            let name = self.names[channel].clone();
-            match self.hub.attach_matching(conn, pattern, &name, &page, &mut self.wires) {
+        for first in pages {
+            match self.hub.attach_matching(conn, pattern, &first, &mut self.wires) {
                 Err(error) if error.code != Code::AlreadySubscribed => self.expect_gone(conn, &error)?,
                 _ => {}
             }
@@ -247,7 +242,12 @@ impl World {
             return self.answer(id);
         }
         for (_, since, page) in &mut poll.reads {
-            *since = page.as_ref().map_or(*since, |page| Since::Position(page.end));
+            let was = *since;
+            *since = match page.as_ref().map(Page::next) {
+                Some(Since::Position(at)) if was.is_state() => Since::StateOr(at),
+                Some(next) => next,
+                None => was,
+            };
         }
         Ok(())
     }
@@ -268,14 +268,14 @@ impl World {
             let messages = pages.iter().flat_map(|(name, page)| {
                 page.publications.iter().map(|publication| (*name, page.end.epoch, publication))
             });
-            Envelope::many(pages.iter().map(|(name, page)| (*name, page.end))).finish(
+            Envelope::many(pages.iter().map(|(name, page)| (*name, page.next()))).finish(
                 pages.iter().any(|(_, page)| page.has_more()),
                 gaps,
                 messages,
             )
         } else {
             let page = pages[0].1;
-            Envelope::answer(page.end, page.has_more(), page.gap, page.end.epoch, &page.publications)
+            Envelope::answer(page.next(), page.has_more(), page.gap, page.end.epoch, &page.publications)
         };
         let after = self.delay(20);
         self.schedule(after, Event::Answer { client: poll.client, poll: id, body });

@@ -84,7 +84,13 @@ fn open_durable(path: &Path) -> Opened {
 }
 
 fn all_durable() -> Config {
-    let history = HistoryConfig { durable: true, count_max: usize::MAX, bytes_max: usize::MAX, age_max: FOREVER };
+    let history = HistoryConfig {
+        durable: true,
+        count_max: usize::MAX,
+        bytes_max: usize::MAX,
+        age_max: FOREVER,
+        ..HistoryConfig::default()
+    };
     Config { history, history_bytes_max: 1 << 40, ..Config::default() }
 }
 
