@@ -106,7 +106,8 @@ impl State {
         }
     }
 
-    /// Notes that the log has dropped its oldest publication.
+    /// Notes that the log has dropped its oldest publication. Kept out of line for channels that are no state.
+    #[inline(never)]
     pub fn trimmed(&mut self, oldest: &Publication) {
         if oldest.is_deletion {
             self.deletions.pop_front();

@@ -175,7 +175,7 @@ impl<D: Deliver> MemoryEngine<D> {
                 self.deliver.deliver(route, name, self.epoch, &publication);
                 publication.offset
             }
-            Appended::Refused(error) => return Err(error),
+            Appended::Refused(error) => return Err(*error),
         };
         Ok(Position { epoch: self.epoch, offset })
     }

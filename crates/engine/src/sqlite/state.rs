@@ -99,11 +99,12 @@ pub(super) fn check(
     let current = known.filter(|entry| entry.expires_ms.is_none_or(|at_ms| at_ms > now_ms));
     let current = current.map(|entry| Position { epoch: log.epoch, offset: entry.offset });
     let is_new_key = known.is_none() && !new.is_deletion;
-    Ok(check_expected(new.expected, current).and_then(|()| match () {
-        () if is_new_key && state.keys >= keys_max => Err(too_many_keys(keys_max)),
-        () if is_new_key && !has_room => Err(no_room_for_keys()),
-        () => Ok(known),
-    }))
+    let has_place = || match is_new_key {
+        true if state.keys >= keys_max => Err(too_many_keys(keys_max)),
+        true if !has_room => Err(no_room_for_keys()),
+        _ => Ok(()),
+    };
+    Ok(check_expected(new.expected, current).and_then(|()| has_place()).map(|()| known))
 }
 
 /// Puts a publication that was just added to the log into the state. `known` is what [`check`] returned.

@@ -376,11 +376,8 @@ fn state_needs_its_setting_and_keys() {
     on_every_engine(config(), |world| {
         let is_refused = |name: &str, new: NewPublication| {
             let error = refused(world, name, new);
-            assert!(
-                error.code == Code::BadRequest
-                    && error.detail.contains("`state`") | error.detail.contains("state = true"),
-                "{error}"
-            );
+            let names_setting = error.detail.contains("`state`") || error.detail.contains("`state = true`");
+            assert!(error.code == Code::BadRequest && names_setting, "{error}");
         };
         world.append("s/a", keyed("a", "x"));
         is_refused("s/a", text("no key"));

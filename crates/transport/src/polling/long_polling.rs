@@ -88,7 +88,10 @@ impl Poll {
         admission: &Admission,
     ) -> Result<Option<Response>, Error> {
         let read = read(shard, &self.request, &self.request.channels).await?;
-        if !read.is_empty() || admission.is_draining() {
+        // A state is complete when it has been read, even if it is empty.
+        let is_inside = |since: &Since| matches!(since, Since::State | Since::StateAfter { .. });
+        let reads_state = self.request.channels.iter().any(|(_, since)| since.as_ref().is_some_and(is_inside));
+        if !read.is_empty() || reads_state || admission.is_draining() {
             return Ok(Some((self.answer)(read, &self.request, self.wanted)));
         }
         // Start values such as `now` or a time have become positions. With policy `latest`, a position can also

@@ -39,7 +39,9 @@ pub async fn page(
 async fn state_after(engine: &dyn Engine, channel: &ChannelName, gap: Gap, limit: PageLimit) -> Result<Page, Error> {
     let page = engine.page(channel, Since::State, Policy::Every, limit).await?;
     let to = Position { offset: 0, ..page.top };
-    Ok(Page { gap: Some(Gap { from: gap.from, to }), ..page })
+    // A reader that was at the beginning has nothing that the gap would make void.
+    let gap = (gap.from != to).then_some(Gap { from: gap.from, to });
+    Ok(Page { gap, ..page })
 }
 
 /// Returns the position of a reader at `since`, before its first publication. If publications are missing there, it

@@ -292,13 +292,10 @@ async fn several_states_are_read_at_once() {
     for channel in ["s/a", "s/b"] {
         maps.insert(channel.to_owned(), fill(&server, channel).await.0);
     }
-    server.publish("plain", "old").await;
-    let ask = ReadOptions::many(["s/a", "s/b", "plain"].map(str::to_owned)).since("state").at([(
-        "plain".to_owned(),
-        after(&server.publish("plain", "older").await, 0),
-    )]
-    .into());
+    let channels = ["s/a", "s/b", "plain"].map(str::to_owned);
     for kind in kinds() {
+        let last = server.publish("plain", "old").await;
+        let ask = ReadOptions::many(channels.clone()).since("state").at([("plain".to_owned(), last)].into());
         let mut reader = Reader::open(kind, &server, &ask).await;
         let (mut read, mut ends) = (BTreeMap::<String, Map>::new(), 0);
         loop {

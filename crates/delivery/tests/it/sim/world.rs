@@ -306,7 +306,8 @@ impl World {
         let mut page = self.histories[channel].page(since, policy, self.limit, self.now_ms, &bounds);
         if let (Since::StateOr(_), Some(gap), true) = (since, page.gap, heals) {
             page = self.histories[channel].page(Since::State, policy, self.limit, self.now_ms, &bounds);
-            page.gap = Some(Gap { from: gap.from, to: Position { offset: 0, ..page.top } });
+            let to = Position { offset: 0, ..page.top };
+            page.gap = (gap.from != to).then_some(Gap { from: gap.from, to });
         }
         trace!(
             self,
