@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use futures_util::future::try_join_all;
-use http::{Method, request::Parts};
+use http::{HeaderMap, HeaderName, Method, header, request::Parts};
 use millrace_protocol::{
     ChannelName, Code, Error, Grant, Holder, Permission, RpcCall, Transport,
     session::{SUBPROTOCOL, Subscription, Target},
@@ -44,9 +44,7 @@ impl Admission {
             None => self.access.verify(credential.as_deref()).await?,
             Some(hooks) => {
                 let client = HookClient { transport: transport_of(parts), address, ..HookClient::default() };
-                let header =
-                    |name: &http::HeaderName| Some((name.clone(), parts.headers.get(name)?.to_str().ok()?.to_owned()));
-                let headers = hooks.headers().iter().filter_map(header).collect();
+                let headers = hooks.headers().iter().filter_map(|name| forwarded(&parts.headers, name)).collect();
                 self.ask_connect(hooks, client, credential.as_deref(), headers).await?
             }
         };
@@ -68,7 +66,7 @@ impl Admission {
         hooks: &Arc<dyn Hooks>,
         client: HookClient,
         credential: Option<&str>,
-        headers: Vec<(http::HeaderName, String)>,
+        headers: Vec<(HeaderName, String)>,
     ) -> Result<Caller, Error> {
         let opaque = credential
             .filter(|token| hooks.takes_opaque_tokens() && !token.contains('.') && !token.starts_with(API_KEY));
@@ -166,6 +164,15 @@ impl Admission {
     }
 }
 
+/// Returns a header for the back end; several lines are joined. HTTP/2 clients may send each cookie as its own line.
+///
+/// Source: RFC 9110, section 5.3; RFC 9113, section 8.2.3.
+fn forwarded(headers: &HeaderMap, name: &HeaderName) -> Option<(HeaderName, String)> {
+    let lines: Vec<&str> = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok()).collect();
+    let separator = if *name == header::COOKIE { "; " } else { ", " };
+    (!lines.is_empty()).then(|| (name.clone(), lines.join(separator)))
+}
+
 /// Returns the client of a request.
 pub(crate) fn client_of(parts: &Parts, caller: &Caller) -> HookClient {
     let (transport, address) = (transport_of(parts), address_of(parts));
@@ -195,5 +202,24 @@ fn transport_of(parts: &Parts) -> &'static str {
         Ok(ResponseFormat::Ndjson) => Transport::Stream.name(),
         _ if waits() => Transport::LongPolling.name(),
         _ => Transport::Polling.name(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_forwarded_header_are_joined() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in
+            [(header::COOKIE, "a=1"), (header::COOKIE, "b=2"), (header::ACCEPT, "x"), (header::ACCEPT, "y")]
+        {
+            headers.append(name, value.parse().expect("a value"));
+        }
+        let value = |name| forwarded(&headers, &name).map(|(_, value)| value);
+        assert_eq!(value(header::COOKIE).as_deref(), Some("a=1; b=2"));
+        assert_eq!(value(header::ACCEPT).as_deref(), Some("x, y"));
+        assert_eq!(value(header::ORIGIN), None);
     }
 }
