@@ -9,7 +9,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use libfuzzer_sys::fuzz_target;
 use millrace_protocol::{
-    ChannelName, Code, Expected, Grant, NAME_BYTES_MAX, Pattern, Permission, Position, Since, session::Target, websocket::Deflate,
+    ChannelName, Code, Expected, Grant, NAME_BYTES_MAX, Pattern, Permission, Position, Since, session::Target,
+    websocket::Deflate,
 };
 
 /// Maximum number of names that a pattern is tested with.

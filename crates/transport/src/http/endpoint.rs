@@ -74,6 +74,6 @@ mod tests {
         let middle = Endpoint::new("/rest/{id}/data", "GET");
         assert_eq!((middle.capture("/rest/7/data"), middle.capture("/rest/7/dat")), (Some("7"), None));
         assert_eq!((STREAM.before, STREAM.after), ("/v1/stream", ""));
-        assert_eq!(CHANNEL.methods().collect::<Vec<_>>(), ["GET", "POST"]);
+        assert_eq!(CHANNEL.methods().collect::<Vec<_>>(), ["GET", "POST", "DELETE"]);
     }
 }

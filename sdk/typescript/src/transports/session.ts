@@ -55,13 +55,12 @@ export function openSession(host: LinkHost, dial: Dial): Link {
           pingMs = message.ping_ms;
           bytesMax = message.message_bytes_max;
           report('opened', Date.now() - since);
-          scheduleRefresh(message);
           ping();
         }
         report('alive', pingMs);
+        if (push === 'connected' || push === 'refresh') scheduleRefresh(message);
         if (push === 'message' || push === 'gap') hub.receive(message);
         else if (push === 'drain') report('drain', message.after_ms);
-        else if (push === 'refresh') scheduleRefresh(message);
         else if (push === 'unsubscribed') lose(message.channel, refused(message));
         else if (push === 'error') host.log?.({ level: 'warn', msg: `${message.code}: ${message.detail}` });
         waiting.get(id)?.(error && refused(error), ok);
