@@ -6,7 +6,7 @@ use anyhow::Context;
 use millrace_link::{Config, Traces};
 
 use super::{
-    Choice,
+    choice::Choice,
     connections::{self, PeerConnections},
     movements::{self, Connections, Deliveries},
     topology::Topology,

@@ -6,7 +6,7 @@ use millrace_link::{Config, PipeConfig};
 use serde_json::{Value, json};
 
 use super::{
-    Choice,
+    choice::Choice,
     measure::{Cost, Measured},
     movements::Deliveries,
     topology::Topology,
