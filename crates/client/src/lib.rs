@@ -10,6 +10,7 @@ pub mod clock;
 pub mod data_channel;
 pub mod heartbeat;
 pub mod http;
+pub mod operator;
 pub mod problem;
 pub mod publish;
 pub mod random;

@@ -50,7 +50,7 @@ pub enum Appended {
     /// The idempotency key was used before; this is the offset of the first publication with it.
     Duplicate(u64),
     /// The channel is a keyed state and refuses the publication, or needs to be one for it.
-    Refused(Error),
+    Refused(Box<Error>),
 }
 
 impl History {
@@ -92,6 +92,11 @@ impl History {
         self.state.as_ref().map_or(0, |state| state.memory_bytes())
     }
 
+    /// Returns true if the state contains this key.
+    pub fn has_key(&self, key: &str) -> bool {
+        self.state.as_ref().is_some_and(|state| state.get(key).is_some())
+    }
+
     /// Returns the number of keys of the state.
     pub fn state_keys(&self) -> usize {
         self.state.as_ref().map_or(0, |state| state.len())
@@ -105,15 +110,44 @@ impl History {
     /// Appends the publication with the next offset and a time that never decreases. Cost: O(publications evicted).
     /// In a keyed state it is also O(log keys).
     pub fn append(&mut self, new: NewPublication, now_ms: u64, bounds: &Bounds) -> Appended {
-        if (bounds.keys_max > 0 || new.is_deletion || new.expected.is_some())
-            && let Some(outcome) = self.check_state(&new, now_ms, bounds)
-        {
+        if bounds.keys_max > 0 || new.is_deletion || new.expected.is_some() {
+            return self.append_to_state(new, now_ms, bounds);
+        }
+        match self.place(new, now_ms) {
+            Ok(publication) => {
+                self.trim(now_ms, bounds);
+                Appended::New(publication)
+            }
+            Err(offset) => Appended::Duplicate(offset),
+        }
+    }
+
+    /// Appends a publication to a keyed state, or refuses one that needs a keyed state. Kept out of line so that
+    /// [`History::append`] stays small for channels that are no state.
+    #[inline(never)]
+    fn append_to_state(&mut self, new: NewPublication, now_ms: u64, bounds: &Bounds) -> Appended {
+        if let Some(outcome) = self.check_state(&new, now_ms, bounds) {
             return outcome;
         }
+        match self.place(new, now_ms) {
+            Ok(publication) => {
+                let (top, first) = (self.top, self.first());
+                self.state.get_or_insert_with(|| Box::new(State::new(top - 1))).put(&publication, first);
+                self.trim(now_ms, bounds);
+                Appended::New(publication)
+            }
+            Err(offset) => Appended::Duplicate(offset),
+        }
+    }
+
+    /// Adds a publication at the end of the log. Returns the offset of the first publication with its idempotency key
+    /// if there is one.
+    #[inline(always)]
+    fn place(&mut self, new: NewPublication, now_ms: u64) -> Result<Publication, u64> {
         if let Some(key) = new.idempotency_key {
             let keys = self.keys.get_or_insert_default();
             if let Some(offset) = keys.find_or_insert(key, new.holder, self.top + 1, now_ms) {
-                return Appended::Duplicate(offset);
+                return Err(offset);
             }
         }
         let head = PublicationHead {
@@ -126,16 +160,11 @@ impl History {
         };
         let publication = Publication::placed(head, new.data);
         self.push(publication.clone());
-        if bounds.keys_max > 0 {
-            self.put_into_state(&publication);
-        }
-        self.trim(now_ms, bounds);
-        Appended::New(publication)
+        Ok(publication)
     }
 
     /// Checks a publication into a keyed state, or one that needs a keyed state. Returns the outcome if the publication
     /// does not enter. A repeated idempotency key comes first: the condition held when the key was first used.
-    #[inline(never)]
     fn check_state(&mut self, new: &NewPublication, now_ms: u64, bounds: &Bounds) -> Option<Appended> {
         if let Some(key) = &new.idempotency_key
             && let Some(offset) = self.keys.as_mut().and_then(|keys| keys.find(key, now_ms))
@@ -151,14 +180,7 @@ impl History {
             let is_full = state.is_some_and(|state| state.len() >= bounds.keys_max);
             if is_full && known.is_none() && !new.is_deletion { Err(too_many_keys(bounds.keys_max)) } else { Ok(()) }
         };
-        check().err().map(Appended::Refused)
-    }
-
-    /// Kept out of line so that [`History::append`] stays small for channels that are no state.
-    #[inline(never)]
-    fn put_into_state(&mut self, publication: &Publication) {
-        let (top, first) = (self.top, self.first());
-        self.state.get_or_insert_with(|| Box::new(State::new(top - 1))).put(publication, first);
+        check().err().map(|error| Appended::Refused(Box::new(error)))
     }
 
     /// Appends a deletion of the key whose time to live ended first. Returns `None` if no key has expired.
@@ -266,7 +288,7 @@ impl History {
             }
             _ => (0, top, None),
         };
-        let mut held = self.state.iter().flat_map(|state| state.entries_after(after, now_ms)).peekable();
+        let mut held = self.state.iter().flat_map(|state| state.entries_after(after, began, now_ms)).peekable();
         let deletions = self.state.iter().flat_map(|state| state.deletions_after(after.max(began)));
         let first = self.first();
         let mut deletions = deletions.map(|offset| self.at(offset, first)).peekable();
@@ -275,10 +297,16 @@ impl History {
             (None, Some(_)) => deletions.next(),
             _ => held.next(),
         });
-        let mut merged = merged.peekable();
-        let publications = take_page(&mut merged, limit);
-        let is_end = merged.peek().is_none();
-        let end = if is_end { top } else { publications.last().map_or(after, |last| last.offset) };
+        let (mut publications, mut bytes, mut is_end) = (Vec::new(), 0, true);
+        for publication in merged {
+            bytes += publication.cost_bytes();
+            if publications.len() >= limit.count || bytes > limit.bytes && !publications.is_empty() {
+                is_end = false;
+                break;
+            }
+            publications.push(publication.clone());
+        }
+        let end = if is_end { top } else { publications.last().map_or(after, |last: &Publication| last.offset) };
         let part = if is_end { Part::StateEnd { began } } else { Part::State { began } };
         Page { gap, publications, end: self.position(end), top: self.top(), part }
     }

@@ -23,7 +23,7 @@ pub struct Page {
     pub part: Part,
 }
 
-/// What a page is a part of.
+/// The sequence that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The log. The reader continues from the position [`Page::end`].

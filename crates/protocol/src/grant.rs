@@ -42,6 +42,8 @@ pub struct Grant {
     pub expires_s: Option<u64>,
     /// Issue time, in seconds since 1970. All earlier grants of a subject can be revoked together.
     pub issued_s: Option<u64>,
+    /// True if the client may send operator requests (docs/reference/admin.md).
+    pub is_admin: bool,
     /// Permitted operations with the channels they apply to. A plain name is a pattern that matches itself.
     pub rules: Vec<(Permission, Pattern)>,
     /// Information about the client for other members of a channel, as JSON.
@@ -51,6 +53,7 @@ pub struct Grant {
 }
 
 impl Grant {
+    /// Returns a grant of every operation on every channel. It does not include operator requests.
     pub fn everything() -> Self {
         let all = Pattern::parse("#").expect("`#` is a pattern");
         Self { rules: Permission::ALL.map(|permission| (permission, all.clone())).into(), ..Self::default() }

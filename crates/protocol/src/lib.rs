@@ -17,7 +17,7 @@ pub mod ticket;
 mod transport;
 pub mod websocket;
 
-pub use channel::{ChannelName, NAME_BYTES_MAX, Pattern, is_reserved};
+pub use channel::{ChannelName, INTERNAL, NAME_BYTES_MAX, Pattern, is_internal, is_reserved};
 pub use encoding::Encoding;
 pub use error::{CODES, Code, Error};
 pub use grant::{Grant, Permission};

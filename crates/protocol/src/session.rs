@@ -443,6 +443,19 @@ pub fn encode_close_push(code: u16, reason: &str) -> String {
     format!("{{\"push\":\"close\",\"code\":{code},\"reason\":{}}}", Value::from(reason))
 }
 
+/// Encodes `{"push": "unsubscribed", "channel", "code", "detail", "retry"}`: the server has ended a subscription.
+pub fn encode_unsubscribed_push(target: &Target, error: &Error) -> String {
+    let mut push = error.to_json();
+    push["push"] = "unsubscribed".into();
+    push["channel"] = target.as_str().into();
+    push.to_string()
+}
+
+/// Encodes `{"push": "refresh", "expires_ms"}`: the session ends after this time unless it sends a new token.
+pub fn encode_refresh_push(expires_ms: u64) -> String {
+    json!({ "push": "refresh", "expires_ms": expires_ms }).to_string()
+}
+
 /// Encodes `{"push": "connected", ..}`, the first message of a session. `expires_ms` is set if the session's token
 /// expires, `resumed` if the session presented a resume ticket.
 pub fn encode_connected(

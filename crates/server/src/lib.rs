@@ -11,6 +11,7 @@ pub mod hooks;
 pub mod log;
 mod memory;
 mod metrics;
+pub mod openapi;
 mod pages;
 mod reload;
 mod run;

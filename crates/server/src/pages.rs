@@ -18,6 +18,7 @@ use millrace_node::MetricKind;
 use millrace_transport::{
     Limits, Pages,
     http::{Body, Response, text},
+    route::Endpoint,
 };
 use serde::Deserialize;
 
@@ -35,6 +36,21 @@ const POLICY: &str = "default-src 'self'; worker-src 'self' blob:; img-src 'self
 
 /// The page for addresses that do not exist, among the built pages.
 const NOT_FOUND: &str = "/404";
+
+/// The OpenAPI document that the server serves at `/openapi.json`.
+///
+/// Source: OpenAPI Specification 3.1.0.
+pub const DOCUMENT: &str = include_str!("openapi.json");
+
+/// Endpoints besides the web pages.
+pub const ENDPOINTS: [&Endpoint; 6] = [&HEALTH, &READY, &METRICS, &INFO, &OPENAPI, &CA];
+
+const HEALTH: Endpoint = Endpoint::new("/healthz", "GET, HEAD");
+const READY: Endpoint = Endpoint::new("/readyz", "GET, HEAD");
+const METRICS: Endpoint = Endpoint::new("/metrics", "GET, HEAD");
+const INFO: Endpoint = Endpoint::new("/v1/info", "GET, HEAD");
+const OPENAPI: Endpoint = Endpoint::new("/openapi.json", "GET, HEAD");
+const CA: Endpoint = Endpoint::new("/ca.crt", "GET, HEAD");
 
 /// The built pages, already compressed with brotli. Empty when they have not been built.
 #[derive(rust_embed::RustEmbed)]
@@ -250,18 +266,30 @@ impl Site {
 
 impl Pages for Site {
     fn answer(&self, request: &Parts) -> Option<Response> {
+        let plain = |status, body: &'static str| Some(fresh(text(status, "text/plain", body)));
         match request.uri.path() {
-            "/healthz" => Some(fresh(text(StatusCode::OK, "text/plain", "alive\n"))),
-            "/readyz" if self.ready.load(Relaxed) => Some(fresh(text(StatusCode::OK, "text/plain", "ready\n"))),
-            "/readyz" => Some(fresh(text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "draining\n"))),
-            "/metrics" => self.public_metrics.then(|| self.metrics()),
-            "/v1/info" => Some(self.info()),
+            path if path == HEALTH.path => plain(StatusCode::OK, "alive\n"),
+            path if path == READY.path && self.ready.load(Relaxed) => plain(StatusCode::OK, "ready\n"),
+            path if path == READY.path => plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+            path if path == METRICS.path => self.public_metrics.then(|| self.metrics()),
+            path if path == INFO.path => Some(self.info()),
+            path if path == OPENAPI.path => Some(fresh(text(StatusCode::OK, "application/json", DOCUMENT))),
             // The media type makes phones offer to install the certificate.
-            "/ca.crt" => self.ca.clone().map(|ca| fresh(text(StatusCode::OK, "application/x-x509-ca-cert", ca))),
+            path if path == CA.path => {
+                self.ca.clone().map(|ca| fresh(text(StatusCode::OK, "application/x-x509-ca-cert", ca)))
+            }
             path if self.assets.is_empty()
                 && matches!(
                     page_of(path),
-                    "/" | "/carcare" | "/docs" | "/rooms" | "/gateway" | "/lab" | "/link" | "/ball"
+                    "/" | "/carcare"
+                        | "/docs"
+                        | "/rooms"
+                        | "/gateway"
+                        | "/lab"
+                        | "/link"
+                        | "/ball"
+                        | "/arm"
+                        | "/battery"
                 ) =>
             {
                 Some(not_built())

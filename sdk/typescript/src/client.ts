@@ -164,7 +164,8 @@ export function client<M = Channels>(
    * the machine has paused before it opened that link, and after a pause on the same link. An `rpc` is not repeated.
    */
   async function ask<C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal): Promise<Commands[C][1]> {
-    checkChannel((body as Draft).channel ?? (body as Commands['rpc'][0]).method);
+    const { channel, method } = body as Partial<Draft & Commands['rpc'][0]>;
+    checkChannel(channel ?? method!);
     for (let attempt = 0; ; attempt++) {
       await ready({ signal });
       const link = active;
@@ -173,7 +174,7 @@ export function client<M = Channels>(
         return await orAborted(link.io!.ask(command, body, signal), signal);
       } catch (thrown) {
         const error = toError(thrown);
-        if (!error.retryable || error.reason || (body as { method?: string }).method) throw error;
+        if (!error.retryable || error.reason || method) throw error;
         if (link === active) await orAborted(pause(pauseOf(error, attempt, retry)), signal);
       }
     }

@@ -39,7 +39,7 @@ export async function* pages<T = unknown>(mr: Asking, channel: string, { until =
 
 /** Implements `Client.rpc`. */
 export async function rpc<T = unknown>({ ask }: Asking, method: string, params?: unknown, { signal, timeoutMs }: RpcOptions = {}): Promise<T> {
-  if (timeoutMs) signal = AbortSignal.any([AbortSignal.timeout(timeoutMs), ...(signal ? [signal] : [])]);
+  if (timeoutMs) signal = AbortSignal.any([AbortSignal.timeout(timeoutMs), signal!].filter(Boolean));
   // Without a deadline this is NaN, which JSON encodes as null.
   return (await ask('rpc', { method, params, timeout: timeoutMs! / 1000 }, signal)).result as T;
 }

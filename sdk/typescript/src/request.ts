@@ -14,7 +14,7 @@ export function baseOf(url: string | URL): string {
     if (username) throw 0;
     return href.replace(/\/*([?#].*)?$/, '');
   } catch {
-    throw new MillraceError('invalid', `"${text}" is not the URL of a server; expected for example http://127.0.0.1:8080 or https://example.com`);
+    throw new MillraceError('invalid', `"${text}" is no server URL; expected http://127.0.0.1:8080 or https://example.com`);
   }
 }
 

@@ -138,7 +138,7 @@ fn handle_message(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<Option<Vec
             reader.drain(message.after_ms.unwrap_or(0));
             *reader.ticket = message.resume;
         }
-        Some("error") => {
+        Some("error" | "unsubscribed") => {
             let what = format!("{}: {}", message.code.unwrap_or_default(), message.detail.unwrap_or_default());
             return Err(End::Fatal(SubscriptionError::Protocol(what)));
         }

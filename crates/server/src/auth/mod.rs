@@ -164,15 +164,16 @@ impl Auth {
         }
     }
 
-    /// Revokes on this node, for as long as any token may live. The caller, or the file of revocations, must inform
-    /// other nodes.
+    /// Revokes on this node, until `until_s` in seconds since 1970.
     ///
     /// Errors: [`Code::TooMany`].
-    pub fn revoke(&self, revoked: Revoked) -> Result<(), Error> {
-        let now_s = (self.clock)();
-        let config = &self.rules().config;
-        let until_s = now_s.saturating_add(config.lifetime_max.as_secs()).saturating_add(2 * config.leeway.as_secs());
-        self.revocations.add(revoked, until_s, now_s)
+    pub fn revoke(&self, revoked: Revoked, until_s: u64) -> Result<(), Error> {
+        self.revocations.add(revoked, until_s, (self.clock)())
+    }
+
+    /// Returns the time until which a revocation must be kept: no token that was issued before now lives longer.
+    pub fn revoked_until_s(&self) -> u64 {
+        (self.clock)().saturating_add(self.rules().config.revocation_lifetime().as_secs())
     }
 
     fn rules(&self) -> Arc<Rules> {

@@ -204,6 +204,9 @@ impl Drain {
     }
 }
 
+/// Maximum history of a channel of the server itself, in bytes: 100,000 revocations of the longest names.
+const INTERNAL_BYTES_MAX: usize = 64 << 20;
+
 /// Allowed maximum numbers of keys of a state.
 const KEYS: std::ops::RangeInclusive<usize> = 1..=10_000_000;
 
@@ -308,6 +311,12 @@ impl Config {
         millrace_engine::Config {
             history: self.history,
             namespaces: self.namespaces.iter().map(|(name, own)| (name.clone(), own.history(self.history))).collect(),
+            internal: millrace_engine::HistoryConfig {
+                count_max: self.auth.revoked_max,
+                bytes_max: INTERNAL_BYTES_MAX,
+                age_max: self.auth.revocation_lifetime(),
+                ..millrace_engine::HistoryConfig::default()
+            },
             reserved: vec!["rooms".into()],
             channels_max: self.engine.channels_max,
             history_bytes_max: self.engine.history_bytes_max,

@@ -222,6 +222,22 @@ impl Sockets {
         })
     }
 
+    /// Returns the transport of a connection; `None` for HTTP/1.1 between two requests and for a stream over HTTP/2.
+    pub(crate) fn transport(&mut self, id: ConnId) -> Option<Transport> {
+        match self.virtual_connection(id) {
+            Some(connection) => connection.transport(),
+            None => self.socket(id)?.protocol.transport(),
+        }
+    }
+
+    /// Returns true if the connection carries a session, which receives pushes.
+    pub(crate) fn is_session(&mut self, id: ConnId) -> bool {
+        match self.virtual_connection(id) {
+            Some(connection) => connection.takes_commands(),
+            None => self.socket(id).is_some_and(|socket| matches!(socket.protocol, ConnectionProtocol::Session)),
+        }
+    }
+
     /// Returns the quotas in use by a connection.
     pub(crate) fn member(&mut self, id: ConnId) -> Option<&mut ConnectionQuotas> {
         if self.virtual_connection(id).is_none() {

@@ -7,7 +7,7 @@ use std::{rc::Rc, sync::Arc, time::Duration};
 
 use http::request::Parts;
 use millrace_node::{Shard, Sockets};
-use millrace_protocol::{ChannelName, Error, Transport};
+use millrace_protocol::{ChannelName, Error, Since, Transport};
 use tokio::time::Instant;
 
 use super::{Read, read};
@@ -88,12 +88,17 @@ impl Poll {
         admission: &Admission,
     ) -> Result<Option<Response>, Error> {
         let read = read(shard, &self.request, &self.request.channels).await?;
-        if !read.is_empty() || admission.is_draining() {
+        // A state is complete when it has been read, even if it is empty.
+        let is_inside = |since: &Since| matches!(since, Since::State | Since::StateAfter { .. });
+        let reads_state = self.request.channels.iter().any(|(_, since)| since.as_ref().is_some_and(is_inside));
+        if !read.is_empty() || reads_state || admission.is_draining() {
             return Ok(Some((self.answer)(read, &self.request, self.wanted)));
         }
         // Start values such as `now` or a time have become positions. With policy `latest`, a position can also
         // advance without a publication for this reader.
-        self.request.channels = read.ends();
+        let ends = read.ends().into_iter();
+        self.request.channels =
+            ends.zip(&self.request.channels).map(|(end, start)| (end.0, keep(start.1, end.1))).collect();
         Ok(None)
     }
 
@@ -141,8 +146,17 @@ impl Poll {
 
     /// Returns the memory that the poll uses in addition to its own size, in bytes.
     pub fn bytes(&self) -> usize {
-        self.request.channels.capacity() * size_of::<(ChannelName, Option<millrace_protocol::Since>)>()
+        self.request.channels.capacity() * size_of::<(ChannelName, Option<Since>)>()
             + self._reader_slot.as_ref().map_or(0, |_| size_of::<ReaderSlot>())
+    }
+}
+
+/// Returns where a poll continues that began at `start` and has found nothing up to `end`. A reader of a state remains
+/// one.
+fn keep(start: Option<Since>, end: Option<Since>) -> Option<Since> {
+    match (start, end) {
+        (Some(start), Some(Since::Position(at))) if start.is_state() => Some(Since::StateOr(at)),
+        _ => end,
     }
 }
 

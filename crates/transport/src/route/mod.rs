@@ -20,7 +20,10 @@ use crate::{
         discard,
     },
     data_channel,
-    http::{Body, HEARTBEAT, Query, ReadRequest, Response, ResponseFormat, is_upgrade, json, problem},
+    http::{
+        Body, CHANNEL, CONNECT, HEARTBEAT, PRESENCE, PUBLISH, Query, RPC, ReadRequest, Response, ResponseFormat,
+        STREAM, is_upgrade, json, problem,
+    },
     polling::{self, PollStart, Read},
     transports::{
         replay, sse,
@@ -29,6 +32,7 @@ use crate::{
     },
 };
 
+pub use crate::http::{ENDPOINTS, Endpoint, method_not_allowed};
 pub use context::{Context, Pages};
 pub use handover::{Handover, Routed, plain};
 pub use routes::{Answering, Publishing, Question, Routes, ShardPort};
@@ -89,9 +93,9 @@ async fn read_channels(context: &Rc<Context>, parts: &Parts) -> Option<Result<Ro
         return None;
     }
     let path = parts.uri.path();
-    if let Some(channel) = path.strip_prefix("/v1/channels/").filter(|_| !is_upgrade(parts)) {
+    if let Some(channel) = CHANNEL.capture(path).filter(|_| !is_upgrade(parts)) {
         Some(read_one(context, parts, channel).await)
-    } else if path == "/v1/stream" {
+    } else if path == STREAM.path {
         Some(read_many(context, parts).await)
     } else {
         let routes = context.routes().iter().find(|routes| routes.is_read(path)).cloned()?;
@@ -124,52 +128,58 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
     if let Some(routed) = read_channels(context, parts).await {
         return routed;
     }
-    if let Some(rest) = path.strip_prefix("/v1/channels/") {
+    if let Some(rest) = CHANNEL.capture(path) {
         let caller = context.admission.caller(parts).await?;
         let channel = ChannelName::parse(&decode(rest)?)?;
         return match parts.method {
             Method::GET => upgrade(context, parts, caller, channel).await,
             Method::POST => publish::one(context, parts, body, &caller, channel).await.map(plain),
-            _ => Ok(plain(method_not_allowed("GET, POST"))),
+            Method::DELETE => publish::delete(context, parts, &caller, channel).await.map(plain),
+            _ => Ok(plain(CHANNEL.refuse_method())),
         };
     }
-    if let Some(channel) = path.strip_prefix("/v1/presence/") {
+    if let Some(channel) = PRESENCE.capture(path) {
         let channel = ChannelName::parse(&decode(channel)?)?;
-        return only(parts, Method::GET, presence(context, parts, channel)).await;
+        return match parts.method {
+            Method::GET => presence(context, parts, channel).await.map(plain),
+            _ => Ok(plain(PRESENCE.refuse_method())),
+        };
     }
-    if let Some(method) = path.strip_prefix("/v1/rpc/") {
-        return only(parts, Method::POST, rpc::answer(context, parts, body, method)).await;
+    if let Some(method) = RPC.capture(path) {
+        return match parts.method {
+            Method::POST => rpc::answer(context, parts, body, method).await.map(plain),
+            _ => Ok(plain(RPC.refuse_method())),
+        };
     }
-    match path {
-        "/v1/stream" => Ok(plain(method_not_allowed("GET"))),
-        "/v1/connect" if parts.method == Method::GET => {
-            let caller = context.admission.caller(parts).await?;
-            caller.may_anything()?;
-            check_stays(context)?;
-            with_upgrade(
-                context,
-                parts,
-                websocket::accept_session(parts, caller, context.admission.config().compression)?,
-            )
-        }
-        "/v1/connect" if parts.method == Method::POST => {
-            let caller = context.admission.caller(parts).await?;
-            caller.may_anything()?;
-            check_stays(context)?;
-            data_channel::answer(
-                context.data_channels.get().map(|peers| &**peers),
-                &context.admission,
-                parts,
-                body,
-                caller,
-            )
-            .await
-            .map(plain)
-        }
-        "/v1/connect" => Ok(plain(method_not_allowed("GET, POST"))),
-        "/v1/publish" => only(parts, Method::POST, publish::batch(context, parts, body)).await,
-        _ => other_routes(context, parts, body).await,
+    if path == STREAM.path {
+        return Ok(plain(STREAM.refuse_method()));
     }
+    if path == CONNECT.path {
+        return connect(context, parts, body).await;
+    }
+    if path == PUBLISH.path {
+        return match parts.method {
+            Method::POST => publish::batch(context, parts, body).await.map(plain),
+            _ => Ok(plain(PUBLISH.refuse_method())),
+        };
+    }
+    other_routes(context, parts, body).await
+}
+
+/// Opens a session: over a WebSocket, or over a data channel.
+async fn connect(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Result<Routed, Error> {
+    if !matches!(parts.method, Method::GET | Method::POST) {
+        return Ok(plain(CONNECT.refuse_method()));
+    }
+    let caller = context.admission.caller(parts).await?;
+    caller.may_anything()?;
+    check_stays(context)?;
+    if parts.method == Method::GET {
+        let compression = context.admission.config().compression;
+        return with_upgrade(context, parts, websocket::accept_session(parts, caller, compression)?);
+    }
+    let peers = context.data_channels.get().map(|peers| &**peers);
+    data_channel::answer(peers, &context.admission, parts, body, caller).await.map(plain)
 }
 
 /// Answers a request with the routes of other crates, or with a page.
@@ -210,6 +220,19 @@ async fn read(context: &Context, parts: &Parts, caller: Caller, request: ReadReq
     let ends = request.until.is_some() || matches!(wanted, ResponseFormat::Json | ResponseFormat::Xml);
     if ends && request.heartbeat.is_some() {
         return Err(Error::new(Code::BadRequest, "`heartbeat` applies only to streams and WebSockets"));
+    }
+    if request.is_state_page {
+        return match wanted {
+            ResponseFormat::Json | ResponseFormat::Xml => {
+                let page = polling::state::answer(&context.shard, &request, wanted).await?;
+                context.admission.charge(page).map(plain)
+            }
+            ResponseFormat::Sse | ResponseFormat::Ndjson => {
+                let detail =
+                    "`?state` answers in JSON or XML; for a stream of the state and its changes, use `since=state`";
+                Err(Error::new(Code::NotAcceptable, detail))
+            }
+        };
     }
     match (wanted, request.wait) {
         (ResponseFormat::Sse | ResponseFormat::Ndjson, Some(_)) => {
@@ -309,17 +332,6 @@ async fn presence(context: &Context, parts: &Parts, channel: ChannelName) -> Res
     Ok(json(serde_json::json!({ "channel": channel.as_str(), "count": count }).to_string()))
 }
 
-async fn only(
-    parts: &Parts,
-    method: Method,
-    answer: impl Future<Output = Result<Response, Error>>,
-) -> Result<Routed, Error> {
-    if parts.method == method {
-        return answer.await.map(plain);
-    }
-    Ok(plain(method_not_allowed(if method == Method::GET { "GET" } else { "POST" })))
-}
-
 fn with_upgrade(
     context: &Context,
     parts: &Parts,
@@ -342,13 +354,6 @@ fn tell_heartbeat(context: &Context, asked: Option<Duration>, head: &mut Respons
     if let Some(heartbeat_s) = context.admission.config().heartbeat_s(asked) {
         head.headers_mut().insert(HEARTBEAT, heartbeat_s.get().into());
     }
-}
-
-/// Returns the response to a request with another method than those that the path allows.
-pub fn method_not_allowed(allow: &'static str) -> Response {
-    let mut response = problem(&Error::new(Code::MethodNotAllowed, format!("allowed here: {allow}")));
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
-    response
 }
 
 /// Decodes the percent-encoding of a path segment.

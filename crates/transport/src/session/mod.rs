@@ -103,7 +103,8 @@ pub async fn subscribe(
     subscription: Subscription,
 ) -> Result<(), Error> {
     let Subscription { target, since, positions, policy } = subscription;
-    let reader = shard.sockets().lane(id, policy);
+    // A lane of its own may lose messages; a state must be complete.
+    let reader = shard.sockets().lane(id, if since.is_state() { Policy::Every } else { policy });
     let preamble = |reply: String| match reader == id {
         true => encode_text(shard, id, &reply),
         false => {
@@ -131,13 +132,13 @@ pub fn subscriptions(hub: &Hub, sockets: &Sockets, id: ConnId) -> Vec<Subscripti
 }
 
 /// Returns the connections on which a session may have subscriptions.
-fn lanes(sockets: &Sockets, id: ConnId) -> impl Iterator<Item = ConnId> {
+pub fn lanes(sockets: &Sockets, id: ConnId) -> impl Iterator<Item = ConnId> {
     let latest = sockets.lane(id, Policy::Latest);
     std::iter::once(id).chain((latest != id).then_some(latest))
 }
 
 /// Ends a subscription of a session, on whichever lane it is. Errors: [`Code::NotSubscribed`].
-fn unsubscribe(hub: &mut Hub, sockets: &Sockets, id: ConnId, target: &Target) -> Result<(), Error> {
+pub fn unsubscribe(hub: &mut Hub, sockets: &Sockets, id: ConnId, target: &Target) -> Result<(), Error> {
     let mut ended = lanes(sockets, id).map(|lane| hub.unsubscribe(lane, target));
     let first = ended.next().expect("its own lane");
     ended.fold(first, Result::or)

@@ -78,8 +78,8 @@ async fn unsupported_format_is_not_acceptable() {
 async fn wrong_method_gets_allow_header() {
     let server = Server::start();
     let cases = [
-        ("PUT", "/v1/channels/a", "GET, POST"),
-        ("DELETE", "/v1/channels/a", "GET, POST"),
+        ("PUT", "/v1/channels/a", "GET, POST, DELETE"),
+        ("PATCH", "/v1/channels/a", "GET, POST, DELETE"),
         ("POST", "/v1/stream", "GET"),
         ("PUT", "/v1/connect", "GET, POST"),
         ("GET", "/v1/publish", "POST"),

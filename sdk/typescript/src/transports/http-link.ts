@@ -191,7 +191,7 @@ export class HttpLink implements Link {
       const channels: [string, string][] = [];
       for (const { channel, since, positions, ...want } of wanted) {
         if (positions) {
-          this.host.hub.refused(channel, new MillraceError('rejected', `${channel}: wildcards require websocket or data-channel, this is ${this.name}`, { transport: this.name }));
+          this.host.hub.refused(channel, new MillraceError('rejected', `${channel}: wildcards need websocket or data-channel`, { transport: this.name }));
         } else if (want.policy === policy) channels.push(['channel', since ? `${channel}@${since}` : channel]);
       }
       for (let i = 0; i < channels.length; i += CHANNELS) {

@@ -25,7 +25,6 @@ export class Http {
   readonly #host: LinkHost;
   #token: Promise<string | undefined> | undefined;
   #accepted = false;
-  #busting = 0;
 
   constructor(host: LinkHost) {
     this.#host = host;
@@ -77,8 +76,8 @@ export class Http {
 
   #send(path: string, query: Query, ask: RequestOptions, token: string | undefined, signal: AbortSignal): Promise<Response> {
     const url = new URL(this.#host.base + path);
-    for (const [name, value] of query) if (value !== undefined) url.searchParams.append(name, String(value));
-    url.searchParams.append('_', `${Date.now().toString(36)}${(this.#busting++).toString(36)}`);
+    for (const [name, value] of query) if (value !== undefined) url.searchParams.append(name, value as string);
+    url.searchParams.append('_', `${Math.random()}`);
     const headers = { Accept: ask.accept ?? 'application/json', ...ask.headers, ...(token !== undefined && { Authorization: `Bearer ${token}` }) };
     return send(this.#host.fetch, url, { signal, headers, cache: 'no-store', ...(ask.body !== undefined && { method: 'POST', body: ask.body }) });
   }

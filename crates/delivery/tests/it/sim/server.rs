@@ -238,11 +238,19 @@ impl World {
             return Ok(());
         }
         let pages = poll.reads.iter().filter_map(|(_, _, page)| page.as_ref());
-        if pages.clone().any(|page| page.gap.is_some() || !page.publications.is_empty()) {
+        // A state is complete when it has been read, even if it is empty.
+        let is_inside = |since: &Since| matches!(since, Since::State | Since::StateAfter { .. });
+        let reads_state = poll.reads.iter().any(|(_, since, _)| is_inside(since));
+        if reads_state || pages.clone().any(|page| page.gap.is_some() || !page.publications.is_empty()) {
             return self.answer(id);
         }
         for (_, since, page) in &mut poll.reads {
-            *since = page.as_ref().map_or(*since, Page::next);
+            let was = *since;
+            *since = match page.as_ref().map(Page::next) {
+                Some(Since::Position(at)) if was.is_state() => Since::StateOr(at),
+                Some(next) => next,
+                None => was,
+            };
         }
         Ok(())
     }

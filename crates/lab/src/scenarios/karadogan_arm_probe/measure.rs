@@ -79,7 +79,7 @@ pub fn measure(topology: Topology, setting: &Setting<'_>) -> anyhow::Result<Meas
     Ok(Measured { topology, deliveries, cost, link: links.into_iter().next(), findings })
 }
 
-/// Lets the wearers move. `cost`: costs since the start of the connections.
+/// Lets the wearers move. `cost` returns the costs so far, with those of the handshakes.
 fn wear(
     connections: &mut dyn Connections,
     setting: &Setting<'_>,

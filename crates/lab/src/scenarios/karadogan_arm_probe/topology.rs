@@ -42,21 +42,18 @@ impl Topology {
         }
     }
 
-    /// Returns whether movements are urgent, or `-` if nothing gathers them.
-    pub fn urgent(self) -> &'static str {
+    /// Returns whether movements are urgent, or `None` if nothing gathers them.
+    pub fn urgent(self) -> Option<&'static str> {
         match self {
-            Topology::Relay => "off",
-            Topology::RelayUrgent => "on",
-            _ => "-",
+            Topology::Relay => Some("off"),
+            Topology::RelayUrgent => Some("on"),
+            _ => None,
         }
     }
 
     /// Returns all three of these, in one text for notes.
     pub fn label(self) -> String {
-        let urgent = match self.urgent() {
-            "-" => String::new(),
-            urgent => format!(", urgent {urgent}"),
-        };
+        let urgent = self.urgent().map(|urgent| format!(", urgent {urgent}")).unwrap_or_default();
         format!("{}, {}{urgent}", self.name(), self.transport().name())
     }
 

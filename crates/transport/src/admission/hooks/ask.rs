@@ -16,7 +16,7 @@ use crate::{
         access::{Caller, expired, unix_s},
         limits::{ForwardedFor, RequestConnection},
     },
-    http::{ReadRequest, ResponseFormat, is_upgrade, offered},
+    http::{CONNECT, ReadRequest, ResponseFormat, is_upgrade, offered},
 };
 
 /// Prefix of API keys, which this server verifies itself.
@@ -191,7 +191,7 @@ fn transport_of(parts: &Parts) -> &'static str {
         let is_session = offered(&parts.headers).any(|name| name == SUBPROTOCOL);
         return if is_session { Transport::Session.name() } else { Transport::WebSocket.name() };
     }
-    if parts.method == Method::POST && parts.uri.path() == "/v1/connect" {
+    if parts.method == Method::POST && parts.uri.path() == CONNECT.path {
         return Transport::DataChannel.name();
     }
     let query = parts.uri.query().unwrap_or_default();

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::palette::{LEVEL_MAX, OUTPUTS};
+use crate::palette::{LEVEL_MAX, OUTPUTS};
 
-/// Longest command in bytes.
-pub const COMMAND_BYTES_MAX: usize = 1024;
-/// Longest `id` in bytes.
-const ID_BYTES_MAX: usize = 64;
+/// Longest command in bytes. It is also the longest value of a Bluetooth characteristic.
+pub const COMMAND_BYTES_MAX: usize = 512;
+/// Longest `id`: a UUID.
+const ID_BYTES_MAX: usize = 36;
 /// Time codes of the driver in milliseconds (SCPS164, table 7).
 const TIMES_MS: [u16; 16] = [0, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 5760, 8128, 16320];
 
@@ -22,8 +22,8 @@ pub enum CommandError {
     Level(i64),
     #[error("{0}: a color is \"#rrggbb\" in hex, or three levels from 0 to {LEVEL_MAX}")]
     Color(String),
-    #[error("the id has {0} bytes; the maximum is {ID_BYTES_MAX}")]
-    Id(usize),
+    #[error("the id is not allowed; an id has 1 to {ID_BYTES_MAX} characters of A-Z a-z 0-9 _ -")]
+    Id,
 }
 
 /// Light that a command asks for. A lamp that the command does not name keeps its color.
@@ -108,12 +108,28 @@ impl Command {
             return Err(CommandError::TooLong(json.len()));
         }
         let fields: Fields = serde_json::from_slice(json).map_err(|error| CommandError::Syntax(error.to_string()))?;
-        if let Some(id) = fields.id.as_ref().filter(|id| id.len() > ID_BYTES_MAX) {
-            return Err(CommandError::Id(id.len()));
+        if fields.id.as_ref().is_some_and(|id| !is_id(id)) {
+            return Err(CommandError::Id);
         }
         let [a, b] = [fields.a, fields.b].map(|color| color.map(levels).transpose());
         Ok(Self { id: fields.id, a: a?, b: b?, blink: fields.blink })
     }
+}
+
+/// Returns the id of a command that may be wrong in other parts.
+pub fn id_of(json: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Loose {
+        id: String,
+    }
+    let is_short = json.len() <= COMMAND_BYTES_MAX;
+    let loose: Loose = is_short.then(|| serde_json::from_slice(json).ok()).flatten()?;
+    is_id(&loose.id).then_some(loose.id)
+}
+
+fn is_id(id: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(is_allowed)
 }
 
 fn levels(color: Color) -> Result<[u8; 3], CommandError> {
@@ -173,8 +189,19 @@ mod tests {
             let error = parse(json).unwrap_err().to_string();
             assert!(error.contains(says), "{json}: {error}");
         }
-        assert_eq!(parse(&" ".repeat(1025)), Err(CommandError::TooLong(1025)));
-        assert_eq!(parse(&format!(r#"{{"id": "{}"}}"#, "x".repeat(65))), Err(CommandError::Id(65)));
+        assert_eq!(parse(&" ".repeat(513)), Err(CommandError::TooLong(513)));
+        for id in ["", "a b", "ö", &"x".repeat(37)] {
+            assert_eq!(parse(&format!(r#"{{"id": "{id}"}}"#)), Err(CommandError::Id), "{id}");
+        }
+    }
+
+    #[test]
+    fn wrong_command_still_has_its_id() {
+        let id = |json: &str| id_of(json.as_bytes());
+        assert_eq!(id(r#"{"id": "x-1", "a": [99, 0, 0], "c": 1}"#), Some("x-1".into()));
+        for none in [r#"{"a": [1, 2, 3]}"#, r#"{"id": "a b"}"#, r#"{"id": 5}"#, "on", ""] {
+            assert_eq!(id(none), None, "{none}");
+        }
     }
 
     #[test]

@@ -1,15 +1,22 @@
-//! `millrace gateway`: a WebRTC peer that forwards messages between the data channels of other peers.
+//! `millrace gateway`: a WebRTC peer that forwards messages between the data channels of other peers, or a gateway
+//! between a kit on a serial device and the channels of a server.
+
+mod kit;
 
 use std::{
     net::{IpAddr, SocketAddr},
+    path::PathBuf,
     time::Duration,
 };
 
 use anyhow::{Context, ensure};
+use millrace_client::server::Server;
 use millrace_gateway::{Config, Gateway, forward};
 use millrace_server::config::address;
 
-use crate::{argument::ArgumentError, number::number, output, simulate::stop_signal};
+use crate::{
+    argument::ArgumentError, login::Login, number::number, output, retry::Retry, signal::stop_signal, trust::Trust,
+};
 
 const SECRET: &str = "MILLRACE_GATEWAY_SECRET";
 const SECRET_BYTES_MIN: usize = 16;
@@ -22,12 +29,16 @@ A peer (a browser or a native program) joins by posting an SDP offer to /v1/conn
 
 Prints `listening on URL` once the gateway accepts offers. SIGTERM closes all peers and exits.
 
+With --serial, the gateway drives the LED module of a kit instead: it reads commands from NAME/led, also those before its start, and publishes to NAME/state and NAME/light. It opens the device again after a disconnect. With tokens, it needs the permissions subscribe and history on NAME/led, and publish on NAME/state and NAME/light. docs/how-to/light-a-kit.md describes the messages.
+
 Example: bundle the messages that sensors send to the peer `uplink` within 250 ms, and split the bundles that `uplink` sends back
   millrace gateway --mode both
 Example: forward messages unchanged, for a page that another server hosts
   millrace gateway --mode forward --allow-origin http://127.0.0.1:8080
 Example: accept devices of the local network, behind a proxy that terminates TLS
-  MILLRACE_GATEWAY_SECRET=$(openssl rand -hex 16) millrace gateway --listen 0.0.0.0:8090 --public 192.0.2.7 --behind-proxy")]
+  MILLRACE_GATEWAY_SECRET=$(openssl rand -hex 16) millrace gateway --listen 0.0.0.0:8090 --public 192.0.2.7 --behind-proxy
+Example: a kit on a USB port
+  millrace gateway --serial /dev/ttyACM0 --kit earl/1 --to http://127.0.0.1:8080")]
 pub struct Args {
     /// Address for HTTP requests with offers; port 0 picks a free port. Each peer gets a UDP port of its own
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8090", value_parser = address::parse)]
@@ -63,7 +74,37 @@ pub struct Args {
     /// Accept offers from other machines without a secret (insecure): anyone can join
     #[arg(long)]
     insecure_no_auth: bool,
+    /// Serial device of a kit's LED module, for example /dev/ttyACM0; 9600 baud, 8 data bits, no parity, 1 stop bit
+    #[arg(long, value_name = "PATH", conflicts_with_all = PEERS_ONLY)]
+    serial: Option<PathBuf>,
+    /// Name of the kit, the prefix of its channels [default: earl/1]
+    #[arg(long, value_name = "NAME", requires = "serial")]
+    kit: Option<String>,
+    /// URL of the server with the channels of the kit [default: http://127.0.0.1:8080]
+    #[arg(long, value_name = "URL", requires = "serial", value_parser = Server::parse)]
+    to: Option<Server>,
+    #[command(flatten)]
+    retry: Retry,
+    #[command(flatten)]
+    login: Login,
+    #[command(flatten)]
+    trust: Trust,
 }
+
+/// Flags that have no effect with `--serial`.
+const PEERS_ONLY: [&str; 11] = [
+    "listen",
+    "mode",
+    "window",
+    "bundle_bytes",
+    "waiting_bytes",
+    "peers",
+    "allow_origin",
+    "public",
+    "behind_proxy",
+    "insecure_no_tls",
+    "insecure_no_auth",
+];
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Mode {
@@ -78,6 +119,12 @@ enum Mode {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
+    if let Some(path) = &args.serial {
+        let name = args.kit.unwrap_or_else(|| "earl/1".into());
+        let to = args.to.map_or_else(|| Server::parse("http://127.0.0.1:8080"), Ok)?;
+        return kit::run(path, name, to, args.retry, args.login, &args.trust).await;
+    }
+    ensure!(!args.login.is_given(), "--token has no effect without --serial: peers of this gateway use {SECRET}");
     let secret = std::env::var(SECRET).ok().filter(|secret| !secret.is_empty());
     let config = args.config(secret)?;
     let gateway = Gateway::bind(config).await.with_context(|| format!("cannot listen on {}", args.listen))?;
@@ -158,6 +205,18 @@ mod tests {
         assert!(config(&[&far[..], &["--behind-proxy"]].concat(), None).is_err());
         assert!(config(&[&far[..], &["--behind-proxy"]].concat(), long).is_ok());
         assert!(config(&[&far[..], &["--insecure-no-tls", "--insecure-no-auth"]].concat(), None).is_ok());
+    }
+
+    #[test]
+    fn flags_of_kit_and_peers_exclude_each_other() {
+        let parse = |line: &[&str]| Line::try_parse_from([&["gateway"], line].concat());
+        assert!(parse(&["--serial", "/dev/ttyACM0", "--kit", "earl/2", "--to", "http://127.0.0.1:1"]).is_ok());
+        for wrong in [&["--kit", "earl/2"][..], &["--to", "http://127.0.0.1:1"]] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+        for peers in [&["--listen", "127.0.0.1:0"][..], &["--mode", "both"], &["--peers", "3"], &["--behind-proxy"]] {
+            assert!(parse(&[&["--serial", "x"], peers].concat()).is_err(), "{peers:?}");
+        }
     }
 
     #[test]
