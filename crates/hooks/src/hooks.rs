@@ -19,7 +19,7 @@ use crate::{
     answer_cache::{AnswerCache, Key, key},
     circuit_breaker::BreakerState,
     endpoint::{Endpoint, EndpointConfig, EndpointError, EndpointRequest, Repeat},
-    http_client::{ClientError, HttpClient},
+    http_client::{CallError, ClientError, HttpClient},
     metrics::{Metrics, Outcome},
     question::Question,
     runtime::HookThread,
@@ -124,6 +124,7 @@ impl Failure {
             Failure::Endpoint(EndpointError::BreakerOpen { .. }) => "it has not answered the last requests",
             Failure::Endpoint(EndpointError::Overloaded) => "too many requests wait for it",
             Failure::Endpoint(EndpointError::Timeout) => "it has not answered in time",
+            Failure::Endpoint(EndpointError::Call(CallError::NotSent(_))) => "it cannot be reached",
             Failure::Endpoint(EndpointError::Call(_)) | Failure::Answer(_) => "it has not answered as it must",
             Failure::Random | Failure::Stopped => "the server is shutting down",
         };
