@@ -42,9 +42,9 @@ impl<D: Deliver> MemoryEngine<D> {
         if self.evict_again_ms.load(Relaxed) > self.now_ms() {
             return;
         }
-        self.evict_to(max - max / 8, true);
+        let is_short = self.evict_to(max - max / 8, true);
         // The states of channels with readers stay. They must not cause a scan with every publication.
-        if self.bytes.load(Relaxed) > max {
+        if is_short && self.bytes.load(Relaxed) > max {
             self.evict_again_ms.store(self.now_ms() + SCAN_PAUSE_MS, Relaxed);
         }
     }
@@ -53,16 +53,18 @@ impl<D: Deliver> MemoryEngine<D> {
     /// common level. Each frees its idle histories first, then its idle channels, then the oldest publications of its
     /// longest histories. With `is_bound`, channels without a reader follow, even if they are not idle. Keyed states
     /// follow last: first idle ones without a reader, then with `is_bound` any without a reader.
-    pub(super) fn evict_to(&self, goal: usize, is_bound: bool) {
-        let Ok(_alone) = self.evicting.try_lock() else { return };
+    /// Returns true if some holder could not free its part.
+    pub(super) fn evict_to(&self, goal: usize, is_bound: bool) -> bool {
+        let Ok(_alone) = self.evicting.try_lock() else { return false };
         let mut spent = HashSet::new();
         for _ in 0..ROUNDS {
             let due = self.due(self.bytes.load(Relaxed).saturating_sub(goal), &spent);
             if due.is_empty() {
-                return;
+                break;
             }
             spent.extend(self.free(due, is_bound));
         }
+        !spent.is_empty()
     }
 
     /// Frees the due bytes as far as possible. Returns the holders that could not free all of them.

@@ -10,16 +10,16 @@ use std::{
     thread::JoinHandle,
 };
 
-use millrace_delivery::{Bounds, PageLimit};
+use millrace_delivery::{Bounds, Page, PageLimit, Part};
 use millrace_protocol::{
-    ChannelName, Code, Epoch, Error, Kind, Position, Publication, PublicationHead, Since, session::Policy,
+    ChannelName, Code, Epoch, Error, Gap, Kind, Position, Publication, PublicationHead, Since, session::Policy,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::sync::oneshot;
 
 use super::{
     file::{File, describe},
-    state::DELETION,
+    state::{DELETION, StateCounts},
 };
 use crate::{Answer, LogRateLimit, Newest, OpenError, remote::Past};
 
@@ -104,10 +104,10 @@ fn next(waiting: &Mutex<Receiver<Job>>) -> Option<Job> {
 }
 
 /// Snapshot of a channel's log.
-pub(super) struct LogSnapshot<'a> {
-    pub db: &'a Connection,
-    pub id: i64,
-    pub top: Position,
+struct LogSnapshot<'a> {
+    db: &'a Connection,
+    id: i64,
+    top: Position,
     first: u64,
     trimmed_before_ms: u64,
 }
@@ -128,7 +128,7 @@ pub(super) struct Ask {
 ///
 /// Cost: O(items returned); for `latest` O(items after `since`). The scan per page is bounded, so the next page may
 /// supersede some items of this one.
-pub(super) fn page(db: &mut Connection, ask: Ask) -> rusqlite::Result<millrace_delivery::Page> {
+pub(super) fn page(db: &mut Connection, ask: Ask) -> rusqlite::Result<Page> {
     let moment = db.transaction()?;
     let Some(log) = LogSnapshot::find(&moment, &ask)? else {
         let past = Past { top: Position { epoch: ask.unborn, offset: 0 }, after: 0, publications: Vec::new() };
@@ -225,9 +225,54 @@ impl<'a> LogSnapshot<'a> {
         }
         Ok(publications)
     }
+
+    /// Returns a part of the state, like [`History::page`](millrace_delivery::History::page).
+    ///
+    /// Cost: O(items returned + publications of the log).
+    fn state_page(&self, ask: &Ask) -> rusqlite::Result<Page> {
+        let top = self.top;
+        let lost = StateCounts::load(self.db, self.id)?.map_or(top.offset, |state| state.lost_deletions);
+        let (after, began, gap) = match ask.since {
+            Since::StateAfter { epoch, offset, began }
+                if epoch == top.epoch && offset <= top.offset && (lost..=top.offset).contains(&began) =>
+            {
+                (offset, began, None)
+            }
+            Since::StateAfter { epoch, offset, .. } => {
+                (0, top.offset, Some(Gap { from: Position { epoch, offset }, to: Position { offset: 0, ..top } }))
+            }
+            _ => (0, top.offset, None),
+        };
+        let sql = format!(
+            "SELECT p.offset, p.time_ms, p.key, p.expires_ms, p.kind, p.data FROM publications p
+             WHERE p.channel = ?1 AND p.offset > ?2 AND (p.kind = {DELETION} AND p.offset > ?3 OR EXISTS
+             (SELECT 1 FROM state_keys s WHERE s.channel = ?1 AND s.key = p.key AND s.offset = p.offset))
+             ORDER BY p.offset"
+        );
+        let mut statement = self.db.prepare_cached(&sql)?;
+        let mut rows = statement.query(params![self.id, after, began])?;
+        let (mut publications, mut bytes, mut is_end) = (Vec::new(), 0, true);
+        while let Some(row) = rows.next()? {
+            let publication = publication(row)?;
+            // The reader may hold an older value of a later entry, so it gets the entry and its deletion next.
+            if publication.offset <= began && publication.is_expired(ask.now_ms) {
+                continue;
+            }
+            bytes += publication.cost_bytes();
+            if publications.len() >= ask.limit.count || bytes > ask.limit.bytes && !publications.is_empty() {
+                is_end = false;
+                break;
+            }
+            publications.push(publication);
+        }
+        let last = publications.last().map_or(after, |last| last.offset);
+        let end = Position { offset: if is_end { top.offset } else { last }, ..top };
+        let part = if is_end { Part::StateEnd { began } } else { Part::State { began } };
+        Ok(Page { gap, publications, end, top, part })
+    }
 }
 
-pub(super) fn publication(row: &Row<'_>) -> rusqlite::Result<Publication> {
+fn publication(row: &Row<'_>) -> rusqlite::Result<Publication> {
     let kind: u8 = row.get(4)?;
     let head = PublicationHead {
         offset: row.get(0)?,

@@ -1,14 +1,11 @@
 //! The state of keyed channels in the file. The table `publications` also holds the newest publication of each key
 //! after the log has dropped it. The table `state_keys` names these publications.
 
-use millrace_delivery::{Page, Part, check_expected, check_fits, no_room_for_keys, too_many_keys};
-use millrace_protocol::{Error, Gap, NewPublication, Position, Publication, Since};
+use millrace_delivery::{check_expected, check_fits, no_room_for_keys, too_many_keys};
+use millrace_protocol::{Error, NewPublication, Position, Publication};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{
-    file::Log,
-    reader::{Ask, LogSnapshot, publication},
-};
+use super::file::Log;
 
 /// Number of a deletion in the column `kind`.
 pub(super) const DELETION: u8 = 4;
@@ -172,51 +169,4 @@ pub(super) fn adapt(db: &Connection, log: &mut Log) -> rusqlite::Result<()> {
         log.state = None;
     }
     Ok(())
-}
-
-impl LogSnapshot<'_> {
-    /// Returns a part of the state, like [`History::page`](millrace_delivery::History::page).
-    ///
-    /// Cost: O(items returned + publications of the log).
-    pub(super) fn state_page(&self, ask: &Ask) -> rusqlite::Result<Page> {
-        let top = self.top;
-        let lost = StateCounts::load(self.db, self.id)?.map_or(top.offset, |state| state.lost_deletions);
-        let (after, began, gap) = match ask.since {
-            Since::StateAfter { epoch, offset, began }
-                if epoch == top.epoch && offset <= top.offset && (lost..=top.offset).contains(&began) =>
-            {
-                (offset, began, None)
-            }
-            Since::StateAfter { epoch, offset, .. } => {
-                (0, top.offset, Some(Gap { from: Position { epoch, offset }, to: Position { offset: 0, ..top } }))
-            }
-            _ => (0, top.offset, None),
-        };
-        let sql = format!(
-            "SELECT p.offset, p.time_ms, p.key, p.expires_ms, p.kind, p.data FROM publications p
-             WHERE p.channel = ?1 AND p.offset > ?2 AND (p.kind = {DELETION} AND p.offset > ?3 OR EXISTS
-             (SELECT 1 FROM state_keys s WHERE s.channel = ?1 AND s.key = p.key AND s.offset = p.offset))
-             ORDER BY p.offset"
-        );
-        let mut statement = self.db.prepare_cached(&sql)?;
-        let mut rows = statement.query(params![self.id, after, began])?;
-        let (mut publications, mut bytes, mut is_end) = (Vec::new(), 0, true);
-        while let Some(row) = rows.next()? {
-            let publication = publication(row)?;
-            // The reader may hold an older value of a later entry, so it gets the entry and its deletion next.
-            if publication.offset <= began && publication.is_expired(ask.now_ms) {
-                continue;
-            }
-            bytes += publication.cost_bytes();
-            if publications.len() >= ask.limit.count || bytes > ask.limit.bytes && !publications.is_empty() {
-                is_end = false;
-                break;
-            }
-            publications.push(publication);
-        }
-        let last = publications.last().map_or(after, |last| last.offset);
-        let end = Position { offset: if is_end { top.offset } else { last }, ..top };
-        let part = if is_end { Part::StateEnd { began } } else { Part::State { began } };
-        Ok(Page { gap, publications, end, top, part })
-    }
 }
