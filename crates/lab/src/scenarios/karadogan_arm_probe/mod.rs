@@ -1,7 +1,7 @@
 //! Arm-probe (row K-14): ten wearers, of whom one moves at a time, and nine must feel each movement within 500 ms.
 //!
 //! - this file: repeats
-//! - [`choice`]: parameters
+//! - [`choice`]: parameters and their limits
 //! - [`topology`]: mesh, star, server and relay
 //! - [`measure`]: network, processes and connections of one topology
 //! - [`connections`]: data channels between wearers or to a gateway, and clients of a server
