@@ -94,12 +94,10 @@ pub fn open<D: Deliver>(
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<Arc<dyn Engine>, OpenError> {
     let parsed = EngineUrl::parse(url)?;
-    if let (EngineUrl::Sqlite(_) | EngineUrl::Redis(_) | EngineUrl::Nats(_), Some(setting)) =
-        (&parsed, config.first_state())
-    {
+    if let (EngineUrl::Sqlite(_) | EngineUrl::Nats(_), Some(setting)) = (&parsed, config.first_state()) {
         let engine = url.split(':').next().unwrap_or_default();
         return Err(OpenError::Setting(format!(
-            "`{setting} = true`: state is not supported by the engine `{engine}`; use memory"
+            "`{setting} = true`: state is not supported by the engine `{engine}`; use memory or redis"
         )));
     }
     Ok(match parsed {

@@ -19,11 +19,17 @@ impl Past {
     /// time, the caller passes the position before the first publication that is not older. If such publications were
     /// trimmed, it passes offset 0.
     pub fn page(self, since: Since, policy: Policy, limit: PageLimit, now_ms: u64) -> Page {
+        self.page_of(0, since, policy, limit, now_ms)
+    }
+
+    /// Returns the page like [`Past::page`], of the log of a keyed state with this maximum number of keys.
+    pub fn page_of(self, keys_max: usize, since: Since, policy: Policy, limit: PageLimit, now_ms: u64) -> Page {
+        let bounds = Bounds { keys_max, ..UNBOUNDED };
         let mut history = History::after(Position { offset: self.after, ..self.top });
         for publication in self.publications {
-            history.adopt(publication, now_ms, &UNBOUNDED);
+            history.adopt(publication, now_ms, &bounds);
         }
-        let page = history.page(since, policy, limit, now_ms, &UNBOUNDED);
+        let page = history.page(since, policy, limit, now_ms, &bounds);
         Page { top: self.top, ..page }
     }
 }
