@@ -53,6 +53,12 @@ without "a ticket of somebody else" crates/protocol/src/ticket.rs \
 without "a subscription beyond the grant" crates/protocol/src/channel.rs \
     'held == "\+" && level != "#"' 'held == "+"' \
     $(test_of protocol --lib pattern_covers_only_patterns_inside_it)
+without "operator requests without the permission" crates/transport/src/admission/access/caller.rs \
+    'match \(self\.anonymous, self\.grant\.is_admin\)' 'match (false, self.anonymous || !self.anonymous)' \
+    $(test_of transport --test it only_admin_tokens_send_operator_requests)
+without "channels of the server itself" crates/transport/src/admission/access/caller.rs \
+    'if is_internal\(target\.as_str\(\)\)' 'if is_internal(target.as_str()) && self.anonymous' \
+    $(test_of transport --test it no_client_may_use_internal_channels)
 without "pages of other origins read answers" crates/transport/src/admission/access/origin.rs \
     'Origin::Foreign => CorsAccess::Refusal' 'Origin::Foreign => CorsAccess::Answer { with_cookies: false }' \
     $(test_of transport --test it only_allowed_origins_may_read)

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use libfuzzer_sys::fuzz_target;
 use millrace_protocol::{
-    KEY_BYTES_MAX, Kind, NewPublication, Since,
+    Expected, KEY_BYTES_MAX, Kind, NewPublication, Since,
     session::{Command, decode_command, decode_publish, encode_error_push, encode_reply},
 };
 use serde_json::{Value, json, value::RawValue};
@@ -97,10 +97,8 @@ fn encode(id: u64, command: &Command) -> String {
 
 fn place(since: Since) -> Value {
     match since {
-        Since::Now => "now".into(),
-        Since::Earliest => "earliest".into(),
-        Since::Position(position) => position.to_string().into(),
         Since::Time(ms) => ms.into(),
+        since => since.to_string().into(),
     }
 }
 
@@ -119,6 +117,15 @@ fn encode_publication(channel: &str, publication: &NewPublication) -> String {
         if let Some(value) = value {
             body[name] = value.as_ref().into();
         }
+    }
+    match publication.expected {
+        Some(Expected::Absent) => body["if_match"] = "0".into(),
+        Some(Expected::At(position)) => body["if_match"] = position.to_string().into(),
+        None => {}
+    }
+    if publication.is_deletion {
+        body["delete"] = true.into();
+        return body.to_string();
     }
     // Milliseconds as seconds: exact within the precision of a double. The decoder truncates fractions of a
     // millisecond.

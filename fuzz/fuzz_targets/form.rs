@@ -7,7 +7,8 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
 use millrace_client::subscription::lines::{Event, Events, Lines};
 use millrace_protocol::{
-    ChannelName, Encoding, Epoch, Gap, Kind, Position, Publication, PublicationHead, encoding::xml, websocket,
+    ChannelName, Encoding, Epoch, Gap, Kind, Position, Publication, PublicationHead, Since, encoding::xml,
+    websocket,
 };
 use roxmltree::{Document, Node};
 use serde_json::{Value, value::RawValue};
@@ -27,7 +28,7 @@ fuzz_target!(|input: Input<'_>| {
     let channel = ChannelName::parse("a/b").expect("a good name");
     let found = Kind::detect(data);
     let kind = if is_looked_at || found == Kind::Binary { found } else { Kind::Utf8 };
-    let head = PublicationHead { offset, time_ms, key: key.map(Into::into), expires_ms: None, kind };
+    let head = PublicationHead { offset, time_ms, key: key.map(Into::into), expires_ms: None, kind, is_deletion: false };
     let publication = Publication::new(head, data);
     let encoded = |encoding: Encoding| {
         let mut out = Vec::new();
@@ -52,7 +53,7 @@ fuzz_target!(|input: Input<'_>| {
     assert_eq!(bare, expected);
 
     let gap = Some(Gap { from: position, to: position });
-    let answer = xml::answer(position, true, gap, Epoch(epoch), &[publication.clone()]);
+    let answer = xml::answer(Since::Position(position), true, gap, Epoch(epoch), &[publication.clone()]);
     xml_answer(&answer, &publication);
     if let Ok(value) = serde_json::from_slice::<Value>(publication.data()) {
         let text = xml::document("root", &value);

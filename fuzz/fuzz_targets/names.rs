@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use libfuzzer_sys::fuzz_target;
 use millrace_protocol::{
-    ChannelName, Code, Grant, NAME_BYTES_MAX, Pattern, Permission, Position, Since, session::Target, websocket::Deflate,
+    ChannelName, Code, Expected, Grant, NAME_BYTES_MAX, Pattern, Permission, Position, Since, session::Target, websocket::Deflate,
 };
 
 /// Maximum number of names that a pattern is tested with.
@@ -20,6 +20,7 @@ fuzz_target!(|text: &str| {
     for line in text.split('\n').take(16) {
         position(line);
         since(line);
+        expected(line);
         offer(line);
         let target = name(line);
         if let (Some(Target::Pattern(held)), Some(target)) = (&before, &target) {
@@ -46,6 +47,8 @@ fn since(text: &str) {
             // A range with equal ends is empty; it is an error if the place cannot be an end.
             let is_fine = matches!(since, Since::Position(_) | Since::Time(_));
             assert_eq!(since.check_until(since).is_ok(), is_fine, "{text:?}");
+            assert_eq!(since.to_string().parse::<Since>().expect("a shown start can be parsed"), since);
+            assert_eq!(since.is_state(), text.starts_with("state"));
         }
     }
     // Every time has a form in RFC 3339, which may include an offset.
@@ -57,6 +60,14 @@ fn since(text: &str) {
         assert_eq!(shown.parse::<Since>().expect(&shown), Since::Time(ms));
         let shifted = format_time((ms + 3_600_000).min(253_402_300_799_999)).replace('Z', "+01:00");
         assert!(shifted.parse::<Since>().is_ok(), "{shifted}");
+    }
+}
+
+fn expected(text: &str) {
+    match text.parse::<Expected>() {
+        Ok(Expected::At(position)) => assert_eq!(position.to_string().parse(), Ok(Expected::At(position))),
+        Ok(Expected::Absent) => assert_eq!(text.trim().trim_matches('"'), "0"),
+        Err(error) => assert_eq!(error.code, Code::BadPosition),
     }
 }
 

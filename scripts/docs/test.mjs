@@ -1,6 +1,8 @@
 // Tests the runner of code blocks: node --test scripts/docs/test.mjs
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
+import { PAGE, page } from './api.mjs';
 import { blocks, matches } from './blocks.mjs';
 import { documents, runDocument } from './run.mjs';
 import { obstacle } from './shell.mjs';
@@ -87,4 +89,8 @@ test('every document of the repository is found', () => {
   const found = documents();
   for (const name of ['README.md', 'docs/reference/protocol.md', 'docs/tutorials/chat.md', 'sdk/typescript/README.md']) assert.ok(found.includes(name), name);
   assert.ok(!found.some((name) => name.includes('node_modules')));
+});
+
+test('the page of the HTTP API is made from the OpenAPI document', () => {
+  assert.equal(readFileSync(PAGE, 'utf8'), page(), 'run: node scripts/docs/api.mjs');
 });

@@ -55,7 +55,7 @@ test('documents have clean addresses, a tag, and the policy of all pages', async
 });
 
 test('every page leads to the documents', async ({ page }) => {
-  for (const path of ['/', '/carcare', '/rooms', '/rooms/docs-link', '/gateway', '/gateway/docs-link', '/gateway/docs-link?device', '/lab', '/link', '/ball', '/no/such/page']) {
+  for (const path of ['/', '/carcare', '/rooms', '/rooms/docs-link', '/gateway', '/gateway/docs-link', '/gateway/docs-link?device', '/lab', '/link', '/ball', '/arm', '/battery', '/no/such/page']) {
     await page.goto(url(path));
     await expect(page.locator('a[href="/docs/"]'), path).toBeVisible();
   }

@@ -72,10 +72,10 @@ test('CarCare asks for a token and accepts it', async ({ page }, info) => {
   await expect(page.getByRole('meter', { name: 'Speed' })).toHaveAttribute('aria-valuetext', /km\/h/, { timeout: 30_000 });
 });
 
-for (const path of ['/', '/lab', '/link', '/ball', '/gateway/one', '/gateway/one?device'])
+for (const path of ['/', '/lab', '/link', '/ball', '/arm', '/gateway/one', '/gateway/one?device'])
   test(`${path} asks for a token`, async ({ page }, info) => {
     await page.goto(`https://${host}:${new URL(server.url).port}${path}`);
-    if (path.endsWith('?device')) await page.getByRole('button', { name: 'Start' }).click();
+    if (path.endsWith('?device') || path === '/arm') await page.getByRole('button', { name: 'Start' }).click();
     await expect(page.getByText('This server requires a token')).toBeVisible({ timeout: 20_000 });
     await expect(page.getByRole('textbox', { name: 'Token' })).toBeVisible();
     expect(await violations(page, BEST)).toEqual([]);

@@ -12,20 +12,18 @@ use bytes::Bytes;
 use http::{Method, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_engine::Newest;
-use millrace_protocol::{
-    ChannelName, Code, Error, Kind, NewPublication, Permission, Position, Publication, Since, encoding::xml,
-};
+use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Position, Publication, Since, encoding::xml};
 use serde_json::Value;
 use tokio::task::coop::consume_budget;
 
 use millrace_transport::{
     Context, Routes,
     access::Caller,
-    admission::{Congestion, Publisher, read_body},
+    admission::{Admission, Congestion, Publisher, hooks::HookClient, read_body},
     http::{Query, ReadRequest, Response, ResponseFormat, json, no_cache, no_content, position_header, text},
     polling::{self, PollStart, Read},
     route::{
-        Answering, Publishing, decode, method_not_allowed, plain,
+        Answering, Endpoint, Publishing, decode, plain,
         publish::{self, RequestPublisher},
         upgrade, wait_for,
     },
@@ -46,13 +44,20 @@ enum Path<'a> {
 
 impl<'a> Path<'a> {
     fn parse(path: &'a str) -> Option<Self> {
-        let car = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("/sensordata");
-        let polling = car("/rest/clientpolling/").map(Path::ClientPolling);
+        let polling = CLIENT_POLLING.capture(path).map(Path::ClientPolling);
         polling
-            .or_else(|| car("/rest/longpolling/").map(Path::LongPolling))
-            .or_else(|| car("/websocket/").map(Path::WebSocket))
+            .or_else(|| LONG_POLLING.capture(path).map(Path::LongPolling))
+            .or_else(|| WEBSOCKET.capture(path).map(Path::WebSocket))
     }
 }
+
+/// Endpoints of this crate.
+pub const ENDPOINTS: &[&Endpoint] = &[&INPUT, &CLIENT_POLLING, &LONG_POLLING, &WEBSOCKET];
+
+const INPUT: Endpoint = Endpoint::new("/rest/input", "POST");
+const CLIENT_POLLING: Endpoint = Endpoint::new("/rest/clientpolling/{id}/sensordata", "GET");
+const LONG_POLLING: Endpoint = Endpoint::new("/rest/longpolling/{id}/sensordata", "GET");
+const WEBSOCKET: Endpoint = Endpoint::new("/websocket/{id}/sensordata", "GET");
 
 impl Routes for CarCare {
     fn answer<'a>(
@@ -63,14 +68,14 @@ impl Routes for CarCare {
     ) -> Option<Answering<'a>> {
         let path = parts.uri.path();
         match Path::parse(path) {
-            Some(_) if parts.method != Method::GET => Some(refuse("GET")),
+            Some(_) if parts.method != Method::GET => Some(refuse(&CLIENT_POLLING)),
             Some(Path::WebSocket(car)) => Some(Box::pin(async move {
                 let caller = context.admission.caller(parts).await?;
-                upgrade(context, parts, caller, channel(&decode(car)?)?)
+                upgrade(context, parts, caller, channel(&decode(car)?)?).await
             })),
             Some(_) => self.read(context, parts),
-            None if path != "/rest/input" => None,
-            None if parts.method != Method::POST => Some(refuse("POST")),
+            None if path != INPUT.path => None,
+            None if parts.method != Method::POST => Some(refuse(&INPUT)),
             None => Some(Box::pin(async { input(context, parts, body).await.map(plain) })),
         }
     }
@@ -103,8 +108,8 @@ impl Routes for CarCare {
     }
 }
 
-fn refuse(allowed: &'static str) -> Answering<'static> {
-    Box::pin(std::future::ready(Ok(plain(method_not_allowed(allowed)))))
+fn refuse(endpoint: &Endpoint) -> Answering<'static> {
+    Box::pin(std::future::ready(Ok(plain(endpoint.refuse_method()))))
 }
 
 /// Returns the channel `cars/{id}/telemetry` of a car. Errors: `bad_channel`.
@@ -185,13 +190,22 @@ impl Publisher for CopyPublisher {
     fn meet_congestion(&self) -> Congestion {
         Congestion::Refuse
     }
+
+    fn admission(&self) -> Option<&Admission> {
+        None
+    }
+
+    fn client(&self) -> HookClient {
+        HookClient::default()
+    }
 }
 
 /// Handles `GET /rest/clientpolling/{id}/sensordata?since={ms}`: returns the newest record if it is newer than
 /// `since`.
 async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Result<Response, Error> {
     let channel = channel(car)?;
-    context.admission.caller(parts).await?.may(Permission::Subscribe, &channel)?;
+    let caller = context.admission.caller(parts).await?;
+    context.admission.may_read_channel(&caller, parts, &channel).await?;
     let query = Query::parse(parts, &["since"])?;
     let since_ms = query.get("since").unwrap_or("0").parse::<u64>();
     let since_ms = since_ms.map_err(|_| Error::new(Code::BadRequest, "`since` is in milliseconds since 1970"))?;
@@ -221,8 +235,9 @@ async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<Pol
         wait: None,
         heartbeat: None,
         subscribe: true,
+        is_state_page: false,
     };
-    caller.may_read(&request)?;
+    context.admission.may_read(&caller, parts, &request).await?;
     let answer = |read: Read, _: &ReadRequest, wanted| {
         let mut response = read.newest().map_or_else(no_content, |record| sensor_data(record, wanted));
         if let Some((_, Some(Since::Position(end)))) = read.ends().first() {

@@ -5,6 +5,7 @@
 // Comments of flags are help texts, which show URLs as they are.
 #![allow(rustdoc::bare_urls)]
 
+mod admin;
 mod argument;
 mod cert;
 mod config;
@@ -17,6 +18,7 @@ mod output;
 mod publish;
 mod retry;
 mod serve;
+mod signal;
 mod simulate;
 mod since;
 mod subscribe;
@@ -90,6 +92,9 @@ enum Command {
     /// Create keys, sign tokens and inspect them
     #[command(subcommand, after_help = token::EXAMPLES)]
     Token(token::Command),
+    /// List and change the channels and connections of a running server or cluster
+    #[command(subcommand, after_help = admin::EXAMPLES)]
+    Admin(admin::Command),
     /// Print or check the configuration
     #[command(
         subcommand,
@@ -124,6 +129,7 @@ fn main() -> ExitCode {
                     Command::Gateway(args) => gateway::run(args).await,
                     Command::Cert(command) => cert::run(command),
                     Command::Token(command) => token::run(command).await,
+                    Command::Admin(command) => admin::run(command).await,
                     Command::Config(command) => config::run(command),
                     Command::Lab(_) => unreachable!("`lab` was handled above"),
                 }

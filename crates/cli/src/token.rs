@@ -88,6 +88,9 @@ struct RightArgs {
     /// Channel or pattern whose history the token can read; may be repeated
     #[arg(long, value_name = "PATTERN")]
     history: Vec<String>,
+    /// Permit operator requests, such as those of `millrace admin`; this includes no permission on channels
+    #[arg(long)]
+    admin: bool,
 }
 
 #[derive(Args)]
@@ -133,8 +136,8 @@ pub struct ApiKeyArgs {
 }
 
 impl From<RightArgs> for Rights {
-    fn from(RightArgs { subscribe, publish, presence, history }: RightArgs) -> Self {
-        Self { subscribe, publish, presence, history }
+    fn from(RightArgs { subscribe, publish, presence, history, admin }: RightArgs) -> Self {
+        Self { subscribe, publish, presence, history, admin }
     }
 }
 
@@ -217,6 +220,9 @@ fn create(args: CreateArgs) -> anyhow::Result<()> {
     if rights != Rights::default() {
         let all = rights.by_right().into_iter().filter(|(_, patterns)| !patterns.is_empty());
         claims["millrace"] = all.map(|(right, patterns)| (right.name().to_owned(), json!(patterns))).collect();
+        if rights.admin {
+            claims["millrace"]["admin"] = true.into();
+        }
     }
     let token = key.sign(&claims, args.kid.as_deref())?;
     // The same checks as in the server, so that a bad pattern or subject fails here.
@@ -256,7 +262,10 @@ async fn inspect(args: InspectArgs) -> anyhow::Result<()> {
             for (right, pattern) in verified.grant.rules() {
                 output::line(entry(right.name(), pattern.as_str()))?;
             }
-            if verified.grant.rules().is_empty() {
+            if verified.grant.is_admin {
+                output::line(entry("admin", "operator requests"))?;
+            }
+            if verified.grant.rules().is_empty() && !verified.grant.is_admin {
                 output::line("  nothing")?;
             }
             Ok(())
@@ -283,6 +292,7 @@ fn describe(token: &Token<'_>) -> String {
                     for (right, patterns) in rights.by_right() {
                         patterns.iter().for_each(|pattern| line(right.name(), Some(pattern.clone())));
                     }
+                    line("admin", rights.admin.then(|| "operator requests".into()));
                 }
                 None => line("rights", Some("none in the token: the server's [auth.default] applies".into())),
             }
@@ -325,6 +335,9 @@ fn api_key(args: ApiKeyArgs) -> anyhow::Result<()> {
     output::line(format_args!("[auth.api_keys.{}]\nsha256 = {:?}", toml_key(&args.name), config.sha256))?;
     for (right, patterns) in rights.by_right().into_iter().filter(|(_, patterns)| !patterns.is_empty()) {
         output::line(format_args!("grants.{} = {}", right.name(), json!(patterns)))?;
+    }
+    if rights.admin {
+        output::line("grants.admin = true")?;
     }
     Ok(())
 }

@@ -12,6 +12,9 @@ pub struct Problem {
     /// True if the same request may succeed later.
     #[serde(default)]
     pub retry: bool,
+    /// Code of the application's back end, if the back end refused.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 impl Problem {
@@ -22,6 +25,7 @@ impl Problem {
             code: format!("status {status}"),
             detail: String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned(),
             retry: matches!(status, 408 | 429 | 500..),
+            reason: None,
         })
     }
 }

@@ -117,9 +117,14 @@ impl HttpPublisher {
 async fn attempt(request: reqwest::RequestBuilder, server: &Server) -> Result<Vec<u8>, AttemptError> {
     let response = request.send().await.map_err(|error| match error.is_builder() {
         // An invalid address or header is a permanent error.
-        true => AttemptError::Refused(Problem { code: "bad_request".into(), detail: cause(&error), retry: false }),
+        true => AttemptError::Refused(Problem {
+            code: "bad_request".into(),
+            detail: cause(&error),
+            retry: false,
+            reason: None,
+        }),
         false => match permanent_reason(&error, server) {
-            Some(detail) => AttemptError::Refused(Problem { code: "tls".into(), detail, retry: false }),
+            Some(detail) => AttemptError::Refused(Problem { code: "tls".into(), detail, retry: false, reason: None }),
             None => AttemptError::Retryable(cause(&error)),
         },
     })?;

@@ -17,4 +17,4 @@ pub mod turn;
 
 pub use conference::{Conference, Question};
 pub use rooms::Config as RoomsConfig;
-pub use routes::ConferenceRoutes;
+pub use routes::{ConferenceRoutes, endpoints};

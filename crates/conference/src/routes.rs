@@ -4,7 +4,7 @@ use http::{Method, request::Parts};
 use hyper::body::Incoming;
 use millrace_transport::{
     Context, Routes, ShardPort,
-    route::{Answering, method_not_allowed, plain},
+    route::{Answering, Endpoint, plain},
 };
 
 use crate::{
@@ -12,6 +12,13 @@ use crate::{
     media::{self, Sfu, SfuProtocol},
     rooms, turn,
 };
+
+const TURN: Endpoint = Endpoint::new("/v1/turn", "POST");
+
+/// Returns the endpoints of this crate.
+pub fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
+    rooms::ENDPOINTS.into_iter().chain(media::ENDPOINTS).chain([&TURN])
+}
 
 /// Routes of the rooms API, WHIP, WHEP and `POST /v1/turn`.
 pub struct ConferenceRoutes(pub Rc<Conference>);
@@ -24,21 +31,23 @@ impl Routes for ConferenceRoutes {
             return Some(Box::pin(async move { media::answer(conference, parts, body, path).await.map(plain) }));
         }
         if let Some(path) = rooms::Path::parse(path) {
-            let allowed = path.allowed();
-            return Some(match parts.method.as_str() == allowed {
+            let endpoint = path.endpoint();
+            return Some(match parts.method.as_str() == endpoint.allow {
                 true => Box::pin(async move { rooms::answer(conference, parts, body, path).await.map(plain) }),
-                false => Box::pin(ready(Ok(plain(method_not_allowed(allowed))))),
+                false => Box::pin(ready(Ok(plain(endpoint.refuse_method())))),
             });
         }
-        match path {
-            "/v1/turn" if parts.method == Method::POST => Some(Box::pin(async move {
+        if path != TURN.path {
+            return None;
+        }
+        Some(match parts.method {
+            Method::POST => Box::pin(async move {
                 let caller = conference.admission.caller(parts).await?;
                 caller.may_anything()?;
                 turn::answer(conference.turn(), parts, &caller).map(plain)
-            })),
-            "/v1/turn" => Some(Box::pin(ready(Ok(plain(method_not_allowed("POST")))))),
-            _ => None,
-        }
+            }),
+            _ => Box::pin(ready(Ok(plain(TURN.refuse_method())))),
+        })
     }
 
     fn open_port(&self, port: &ShardPort) {

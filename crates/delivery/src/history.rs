@@ -92,6 +92,11 @@ impl History {
         self.state.as_ref().map_or(0, |state| state.memory_bytes())
     }
 
+    /// Returns true if the state contains this key.
+    pub fn has_key(&self, key: &str) -> bool {
+        self.state.as_ref().is_some_and(|state| state.get(key).is_some())
+    }
+
     /// Returns the number of keys of the state.
     pub fn state_keys(&self) -> usize {
         self.state.as_ref().map_or(0, |state| state.len())
@@ -266,7 +271,7 @@ impl History {
             }
             _ => (0, top, None),
         };
-        let mut held = self.state.iter().flat_map(|state| state.entries_after(after, now_ms)).peekable();
+        let mut held = self.state.iter().flat_map(|state| state.entries_after(after, began, now_ms)).peekable();
         let deletions = self.state.iter().flat_map(|state| state.deletions_after(after.max(began)));
         let first = self.first();
         let mut deletions = deletions.map(|offset| self.at(offset, first)).peekable();
@@ -275,10 +280,16 @@ impl History {
             (None, Some(_)) => deletions.next(),
             _ => held.next(),
         });
-        let mut merged = merged.peekable();
-        let publications = take_page(&mut merged, limit);
-        let is_end = merged.peek().is_none();
-        let end = if is_end { top } else { publications.last().map_or(after, |last| last.offset) };
+        let (mut publications, mut bytes, mut is_end) = (Vec::new(), 0, true);
+        for publication in merged {
+            bytes += publication.cost_bytes();
+            if publications.len() >= limit.count || bytes > limit.bytes && !publications.is_empty() {
+                is_end = false;
+                break;
+            }
+            publications.push(publication.clone());
+        }
+        let end = if is_end { top } else { publications.last().map_or(after, |last: &Publication| last.offset) };
         let part = if is_end { Part::StateEnd { began } } else { Part::State { began } };
         Page { gap, publications, end: self.position(end), top: self.top(), part }
     }

@@ -128,10 +128,12 @@ impl State {
         self.deletions.range(from..).copied()
     }
 
-    /// Returns the entries after `after` in the order of offsets, without expired ones.
-    pub fn entries_after(&self, after: u64, now_ms: u64) -> impl Iterator<Item = &Publication> {
+    /// Returns the entries after `after` in the order of offsets, for a reader that began at `began`. Expired entries
+    /// up to `began` are left out. The reader may hold an older value of the later ones, so it gets them, and their
+    /// deletion next.
+    pub fn entries_after(&self, after: u64, began: u64, now_ms: u64) -> impl Iterator<Item = &Publication> {
         let entries = self.by_offset.range(after.saturating_add(1)..).map(|(_, entry)| entry);
-        entries.filter(move |entry| !entry.is_expired(now_ms))
+        entries.filter(move |entry| entry.offset > began || !entry.is_expired(now_ms))
     }
 
     /// Returns the key whose time to live ended first, if it has ended.
@@ -183,6 +185,13 @@ pub fn check_expected(expected: Option<Expected>, current: Option<Position>) -> 
         }
     };
     Err(Error::new(Code::PreconditionFailed, detail))
+}
+
+/// Returns the error for a new key while the histories of all channels are above their limit.
+pub fn no_room_for_keys() -> Error {
+    let detail = "the history of all channels is above `engine.history_bytes_max`, so states take no new keys: delete some \
+                  keys, or change existing ones";
+    Error::new(Code::TooMany, detail)
 }
 
 /// Returns the error for a new key in a state that has its maximum number of keys.

@@ -1,6 +1,6 @@
 //! Cost that an engine adds to a publication: the time from `append` until it is answered and delivered on another
 //! node, one at a time; then with many in flight, and this process's CPU per publication; and the speed of reading a
-//! long history, page by page.
+//! long history, and a state of 100,000 keys, page by page.
 //!
 //! `cargo bench -p millrace-engine -- memory redis://127.0.0.1:6379` prints a row per URL. With `--durable`, each
 //! publication is on disk before it is answered. The CPU of a server is not included.
@@ -56,9 +56,9 @@ fn main() {
     let urls: Vec<_> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     let urls = if urls.is_empty() { vec!["memory".to_owned()] } else { urls };
     println!(
-        "| engine | answered p50 µs | p99 µs | delivered on another node p50 µs | p99 µs | publications/s | CPU µs each | replayed/s |"
+        "| engine | answered p50 µs | p99 µs | delivered on another node p50 µs | p99 µs | publications/s | CPU µs each | replayed/s | state of 100,000 keys read in ms | state bytes per key |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     for url in urls {
         measure(&runtime, &url, durable);
@@ -68,7 +68,10 @@ fn main() {
 fn measure(runtime: &Runtime, url: &str, durable: bool) {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     let history = HistoryConfig { count_max: 2 * AT_ONCE as usize, durable, ..HistoryConfig::default() };
-    let config = Config { prefix: format!("bench-{}", std::process::id()), history, ..Config::default() };
+    // The log of the state is short, so that most keys are only in the state.
+    let state = HistoryConfig { state: true, count_max: 1000, durable, ..HistoryConfig::default() };
+    let namespaces = if has_state(url) { [("state".to_owned(), state)].into() } else { Default::default() };
+    let config = Config { prefix: format!("bench-{}", std::process::id()), history, namespaces, ..Config::default() };
     let heard = Arc::new(Heard(AtomicU64::new(0), std::thread::current()));
     let here = open(url, config.clone(), heard.clone(), now).expect("the engine opens");
     // The memory engine has no other node.
@@ -120,9 +123,53 @@ fn measure(runtime: &Runtime, url: &str, durable: bool) {
     let (rate, cpu) = (AT_ONCE as f64 / took.as_secs_f64(), cpu.as_secs_f64() * 1e6 / AT_ONCE as f64);
     let shown = millrace_engine::shown_url(url);
     let replayed = replay(runtime, &*here, &name);
-    println!("| {shown} | {a50:.1} | {a99:.1} | {d50:.1} | {d99:.1} | {rate:.0} | {cpu:.1} | {replayed:.0} |");
+    let (read_ms, key_bytes) = read_state(runtime, &*here).map_or(("-".into(), "-".into()), |(took, bytes)| {
+        (format!("{:.0}", took.as_secs_f64() * 1000.0), format!("{bytes:.0}"))
+    });
+    println!(
+        "| {shown} | {a50:.1} | {a99:.1} | {d50:.1} | {d99:.1} | {rate:.0} | {cpu:.1} | {replayed:.0} | {read_ms} | {key_bytes} |"
+    );
     here.close();
     there.close();
+}
+
+/// Number of keys of the state.
+const KEYS: usize = 100_000;
+
+fn has_state(url: &str) -> bool {
+    url == "memory" || url.starts_with("sqlite")
+}
+
+/// Returns the time to read a state of [`KEYS`] keys with payloads of 100 bytes page by page, and the resident memory of
+/// the process that each key takes; `None` if the engine has no states.
+fn read_state(runtime: &Runtime, engine: &dyn Engine) -> Option<(Duration, f64)> {
+    let name = ChannelName::parse("state/all").expect("a good name");
+    let before = resident_bytes();
+    for thousand in 0..KEYS / 1000 {
+        let put = |i: usize| {
+            let key = format!("vehicle-{:06}", 1000 * thousand + i).into();
+            engine.append(&name, NewPublication { key: Some(key), ..NewPublication::new(Kind::Text, [b'x'; 100]) })
+        };
+        runtime.block_on(futures_util::future::try_join_all((0..1000).map(put))).ok()?;
+    }
+    let bytes = resident_bytes().saturating_sub(before) as f64 / KEYS as f64;
+    let limit = millrace_delivery::PageLimit { count: 1000, bytes: 64 * 1024 };
+    let (begin, mut since, mut read) = (Instant::now(), Since::State, 0);
+    loop {
+        let page = runtime.block_on(engine.page(&name, since, Policy::Every, limit)).ok()?;
+        read += page.publications.len();
+        since = page.next();
+        if let Since::Position(_) = since {
+            assert_eq!(read, KEYS, "every key once");
+            return Some((begin.elapsed(), bytes));
+        }
+    }
+}
+
+/// Returns the resident memory of this process.
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
 }
 
 /// Returns the publications per second of reading a channel with at least [`REPLAYED`] publications from its beginning.

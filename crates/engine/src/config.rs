@@ -1,6 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use millrace_delivery::Bounds;
+use millrace_protocol::INTERNAL;
 use serde::{Deserialize, Serialize};
 
 /// Limits of the history that channels keep.
@@ -11,6 +12,8 @@ pub struct Config {
     pub history: HistoryConfig,
     /// History limits per namespace. The key is the first level of the channel name.
     pub namespaces: BTreeMap<String, HistoryConfig>,
+    /// History limits of the channels of the server itself ([`INTERNAL`]).
+    pub internal: HistoryConfig,
     /// Namespaces that have their own share of the channels, in addition to those in `namespaces`.
     pub reserved: Vec<String>,
     /// Maximum number of channels with history. Further channels are refused with `too_many`.
@@ -51,6 +54,7 @@ impl Default for Config {
         Self {
             history,
             namespaces: BTreeMap::new(),
+            internal: history,
             reserved: Vec::new(),
             channels_max: 1_000_000,
             history_bytes_max: 1 << 30,
@@ -76,7 +80,10 @@ impl Default for HistoryConfig {
 impl Config {
     /// Returns the history limits of a namespace (the first level of a channel name).
     pub fn of(&self, namespace: &str) -> &HistoryConfig {
-        self.namespaces.get(namespace).unwrap_or(&self.history)
+        match namespace {
+            INTERNAL => &self.internal,
+            _ => self.namespaces.get(namespace).unwrap_or(&self.history),
+        }
     }
 
     /// Returns the name of the first setting that requires durability, such as `namespaces.cars.durable`.

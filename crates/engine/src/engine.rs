@@ -1,4 +1,4 @@
-use std::num::NonZeroU32;
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use millrace_delivery::{Page, PageLimit};
 use millrace_protocol::{
@@ -68,11 +68,31 @@ pub trait Engine: Send + Sync {
     /// Returns the end of the log, with the newest publication if it is still kept.
     fn newest(&self, channel: &ChannelName) -> Answer<Result<Newest, Error>>;
 
-    /// Returns at most `max` channels with history that match the pattern.
-    fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>>;
+    /// Returns the first `max` channels with history that match the pattern and follow `after`, in order of their
+    /// names. Cost: O(channels).
+    fn channels(
+        &self,
+        pattern: &Pattern,
+        after: Option<&ChannelName>,
+        max: usize,
+    ) -> Answer<Result<Vec<ChannelName>, Error>>;
 
     /// Returns the number of subscriptions of a channel on all live nodes.
     fn presence(&self, channel: &ChannelName) -> Answer<Result<u32, Error>>;
+
+    /// Returns the name of this node, `[0-9a-f]+`, new at every start; `None` if no other node can share the engine.
+    fn node(&self) -> Option<&str> {
+        None
+    }
+
+    /// Asks all other live nodes and waits for their answers, for at most `wait`. The question must not be a channel
+    /// name. A node of another version may not know the question; it then counts as missing.
+    fn ask_nodes(&self, _question: &str, _wait: Duration) -> Answer<Result<NodeAnswers, Error>> {
+        Answer::now(Ok(NodeAnswers::default()))
+    }
+
+    /// Sets the function that answers the questions of other nodes.
+    fn set_answerer(&self, _answerer: Answerer) {}
 
     /// Notifies the engine that this node has its first reader of a channel or pattern, or that the last reader left.
     /// The node calls it once per change, in order. An engine may also deliver channels that are not watched.
@@ -109,6 +129,19 @@ pub trait Engine: Send + Sync {
 
     /// Returns when all accepted publications are stored safely. Called once, after the last publication.
     fn close(&self) {}
+}
+
+/// Function that answers a question of another node; `None` if it does not know the question. The engine's thread calls
+/// it, so it must not block.
+pub type Answerer = Arc<dyn Fn(String) -> Answer<Option<String>> + Send + Sync>;
+
+/// Answers of the other nodes to one question.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeAnswers {
+    /// Names of the nodes with their answers, in order of the names.
+    pub answers: Vec<(String, String)>,
+    /// Names of the live nodes that have not answered in time.
+    pub missing: Vec<String>,
 }
 
 /// The end of a channel's log.

@@ -20,12 +20,13 @@ mod redis;
 mod remote;
 mod shares;
 mod shown_url;
+mod smallest;
 mod sqlite;
 
 pub use answer::Answer;
 pub use config::{Config, HistoryConfig};
 pub use deliver::Deliver;
-pub use engine::{ChannelSlot, Engine, Newest};
+pub use engine::{Answerer, ChannelSlot, Engine, Newest, NodeAnswers};
 pub use log_rate_limit::LogRateLimit;
 pub use memory::MemoryEngine;
 pub use open_error::OpenError;
@@ -94,10 +95,10 @@ pub fn open<D: Deliver>(
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<Arc<dyn Engine>, OpenError> {
     let parsed = EngineUrl::parse(url)?;
-    if let (EngineUrl::Sqlite(_) | EngineUrl::Nats(_), Some(setting)) = (&parsed, config.first_state()) {
+    if let (EngineUrl::Nats(_), Some(setting)) = (&parsed, config.first_state()) {
         let engine = url.split(':').next().unwrap_or_default();
         return Err(OpenError::Setting(format!(
-            "`{setting} = true`: state is not supported by the engine `{engine}`; use memory or redis"
+            "`{setting} = true`: state is not supported by the engine `{engine}`; use memory, sqlite or redis"
         )));
     }
     Ok(match parsed {

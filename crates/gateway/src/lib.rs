@@ -1,12 +1,13 @@
 //! Gateway: a native peer that forwards messages between the data channels of its peers. A peer joins with an offer
-//! over HTTP and names the receiver of its messages.
+//! over HTTP and names the receiver of its messages. Also a gateway between a kit on a serial device and its channels.
 //!
 //! This crate never links the server.
 //!
-//! Read first: [`Gateway`], [`Config`], [`forward::Forwarder`].
+//! Read first: [`Gateway`], [`Config`], [`forward::Forwarder`]; for a kit [`kit::operate`] and [`kit::Channels`].
 //!
 //! - [`forward`]: which message goes to which peer, and bundles; without I/O and without a clock
 //! - `gateway.rs`: one task per peer, each with its own socket, and one task for the windows of the bundles
+//! - [`kit`]: a serial device, the channels of its kit, and the driver between both (`millrace-earl`)
 //! - `http.rs`: offers, answers and statistics
 //!
 //! Source: docs/reference/gateway.md.
@@ -14,5 +15,6 @@
 pub mod forward;
 mod gateway;
 mod http;
+pub mod kit;
 
 pub use gateway::{Config, Gateway};

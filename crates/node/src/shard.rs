@@ -283,7 +283,7 @@ impl<S: Sockets> Shard<S> {
     async fn look(&self, pattern: &Pattern) -> Result<Vec<ChannelName>, Error> {
         let _alone = self.looking.lock().await;
         let began = Instant::now();
-        let found = self.engine.channels(pattern, PATTERN_CHANNELS_MAX).await;
+        let found = self.engine.channels(pattern, None, PATTERN_CHANNELS_MAX).await;
         let spent = began.elapsed();
         if spent > LOOK {
             tokio::time::sleep(4 * spent.min(RETRY)).await;

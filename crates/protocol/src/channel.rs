@@ -77,6 +77,9 @@ impl Pattern {
     }
 
     pub fn matches(&self, channel: &str) -> bool {
+        if is_internal(channel) {
+            return false;
+        }
         let mut levels = channel.split('/');
         for wanted in self.0.split('/') {
             if wanted == "#" {
@@ -149,6 +152,14 @@ impl Borrow<str> for ChannelName {
     }
 }
 
+/// Namespace of the channels that the server itself uses. No pattern matches them, and no client may use them.
+pub const INTERNAL: &str = ":millrace";
+
+/// Returns true for a channel of the server itself; see [`INTERNAL`].
+pub fn is_internal(channel: &str) -> bool {
+    channel.strip_prefix(INTERNAL).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// Returns true if only the server may publish to this channel: the state, the reports and the inboxes of a room.
 ///
 /// Source: docs/reference/protocol.md, "Rooms".
@@ -192,6 +203,22 @@ mod tests {
         }
         for bad in ["a/#/b", "a+/b", "", "a//+"] {
             assert!(Pattern::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn no_pattern_matches_internal_channels() {
+        for pattern in ["#", "+/#", "+/revocations", ":millrace/#", ":millrace/+"] {
+            assert!(!Pattern::parse(pattern).unwrap().matches(":millrace/revocations"), "{pattern}");
+        }
+        for (channel, internal) in [
+            (":millrace", true),
+            (":millrace/x/y", true),
+            (":millracer/x", false),
+            ("a/:millrace", false),
+            (":", false),
+        ] {
+            assert_eq!(is_internal(channel), internal, "{channel}");
         }
     }
 

@@ -12,6 +12,8 @@ pub enum Code {
     BadTicket,
     Unauthorized,
     Forbidden,
+    /// The app's back end refused, through a hook.
+    Refused,
     NotFound,
     MethodNotAllowed,
     NotAcceptable,
@@ -28,6 +30,8 @@ pub enum Code {
     Internal,
     NotImplemented,
     Unavailable,
+    /// The app's back end received a remote procedure call and did not answer it.
+    NoAnswer,
 }
 
 /// Code, name on the wire, HTTP status, whether a later retry may succeed, and title.
@@ -39,6 +43,7 @@ pub const CODES: &[(Code, &str, u16, bool, &str)] = &[
     (Code::BadTicket, "bad_ticket", 400, false, "Bad resume ticket"),
     (Code::Unauthorized, "unauthorized", 401, false, "Missing or invalid token"),
     (Code::Forbidden, "forbidden", 403, false, "Forbidden"),
+    (Code::Refused, "refused", 403, false, "Refused by the application"),
     (Code::NotFound, "not_found", 404, false, "Not found"),
     (Code::MethodNotAllowed, "method_not_allowed", 405, false, "Method not allowed"),
     (Code::NotAcceptable, "not_acceptable", 406, false, "Not acceptable"),
@@ -55,6 +60,7 @@ pub const CODES: &[(Code, &str, u16, bool, &str)] = &[
     (Code::Internal, "internal", 500, true, "Internal error"),
     (Code::NotImplemented, "not_implemented", 501, false, "Not implemented"),
     (Code::Unavailable, "unavailable", 503, true, "Unavailable"),
+    (Code::NoAnswer, "no_answer", 504, false, "No answer from the application"),
 ];
 
 impl Code {
@@ -82,11 +88,18 @@ pub struct Error {
     pub detail: String,
     /// Seconds until a retry may succeed, at least 1; `None` if unknown.
     pub retry_s: Option<u64>,
+    /// Code of the app's back end, if the back end refused ([`Code::Refused`]).
+    pub reason: Option<Box<str>>,
 }
 
 impl Error {
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), retry_s: None }
+        Self { code, detail: detail.into(), retry_s: None, reason: None }
+    }
+
+    /// Creates the error of a refusal by the app's back end, with the back end's own code and text.
+    pub fn refused(reason: Option<&str>, detail: impl Into<String>) -> Self {
+        Self { reason: reason.map(Into::into), ..Self::new(Code::Refused, detail) }
     }
 
     /// Sets the time after which a retry may succeed.
@@ -95,23 +108,30 @@ impl Error {
         self
     }
 
-    /// Returns the JSON object used in a session's reply or a batch's result: `{"code", "detail", "retry"}`, and
-    /// `"retry_s"` if it is known.
+    /// Returns the JSON object used in a session's reply or a batch's result: `{"code", "detail", "retry"}`,
+    /// `"retry_s"` if it is known, and `"reason"` if the app's back end refused.
     pub fn to_json(&self) -> serde_json::Value {
         let mut error = json!({ "code": self.code.name(), "detail": self.detail, "retry": self.code.may_retry() });
         if let Some(retry_s) = self.retry_s {
             error["retry_s"] = retry_s.into();
         }
-        error
+        self.with_reason(error)
     }
 
     /// Returns the HTTP body. Source: RFC 9457, section 3.
     pub fn to_problem(&self) -> serde_json::Value {
         let (_, name, status, retry, title) = self.code.row();
-        json!({
+        self.with_reason(json!({
             "type": format!("urn:millrace:error:{name}"), "title": title, "status": status,
             "detail": self.detail, "code": name, "retry": retry,
-        })
+        }))
+    }
+
+    fn with_reason(&self, mut error: serde_json::Value) -> serde_json::Value {
+        if let Some(reason) = &self.reason {
+            error["reason"] = (&**reason).into();
+        }
+        error
     }
 }
 
@@ -127,7 +147,7 @@ mod tests {
 
     #[test]
     fn every_code_has_a_row() {
-        assert_eq!(CODES.len(), Code::Unavailable as usize + 1);
+        assert_eq!(CODES.len(), Code::NoAnswer as usize + 1);
         assert!(CODES.iter().enumerate().all(|(i, row)| row.0 as usize == i));
     }
 
@@ -136,5 +156,16 @@ mod tests {
         let problem = Error::new(Code::BadPosition, "x").to_problem();
         assert_eq!(problem["status"], 400);
         assert_eq!(problem["type"], "urn:millrace:error:bad_position");
+        assert_eq!(problem.get("reason"), None);
+    }
+
+    #[test]
+    fn refusal_has_the_reason_of_the_back_end() {
+        let refused = Error::refused(Some("no_credit"), "your credit is used up");
+        let expected = json!({
+            "code": "refused", "detail": "your credit is used up", "retry": false, "reason": "no_credit",
+        });
+        assert_eq!(refused.to_json(), expected);
+        assert_eq!((&refused.to_problem()["reason"], refused.code.status()), (&json!("no_credit"), 403));
     }
 }

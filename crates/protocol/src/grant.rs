@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Code, Error, Pattern, session::Target};
+use crate::{ChannelName, Code, Error, Pattern, session::Target};
 
 /// Operation that a rule permits on a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -42,11 +42,18 @@ pub struct Grant {
     pub expires_s: Option<u64>,
     /// Issue time, in seconds since 1970. All earlier grants of a subject can be revoked together.
     pub issued_s: Option<u64>,
+    /// True if the client may send operator requests (docs/reference/admin.md).
+    pub is_admin: bool,
     /// Permitted operations with the channels they apply to. A plain name is a pattern that matches itself.
     pub rules: Vec<(Permission, Pattern)>,
+    /// Information about the client for other members of a channel, as JSON.
+    pub info: Option<Arc<str>>,
+    /// Channels that a session of this client reads from its start. The client has the permission to read them.
+    pub channels: Vec<ChannelName>,
 }
 
 impl Grant {
+    /// Returns a grant of every operation on every channel. It does not include operator requests.
     pub fn everything() -> Self {
         let all = Pattern::parse("#").expect("`#` is a pattern");
         Self { rules: Permission::ALL.map(|permission| (permission, all.clone())).into(), ..Self::default() }

@@ -11,12 +11,13 @@ mod grant;
 mod pattern_map;
 mod position;
 mod publication;
+mod rpc;
 pub mod session;
 pub mod ticket;
 mod transport;
 pub mod websocket;
 
-pub use channel::{ChannelName, NAME_BYTES_MAX, Pattern, is_reserved};
+pub use channel::{ChannelName, INTERNAL, NAME_BYTES_MAX, Pattern, is_internal, is_reserved};
 pub use encoding::Encoding;
 pub use error::{CODES, Code, Error};
 pub use grant::{Grant, Permission};
@@ -25,4 +26,5 @@ pub use position::{Epoch, Gap, Position, Since};
 pub use publication::{
     Expected, Holder, JSON_DEPTH_MAX, KEY_BYTES_MAX, Kind, NewPublication, Payload, Publication, PublicationHead,
 };
+pub use rpc::RpcCall;
 pub use transport::{Transport, UnknownTransport};

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use crate::Pattern;
+use crate::{Pattern, channel::is_internal};
 
 /// Map from patterns to values. A lookup by channel name finds all patterns that match.
 ///
@@ -90,7 +90,7 @@ impl<V> PatternMap<V> {
     /// Calls `on` for each pattern that matches, in unspecified order, until `on` returns false.
     pub fn matching<'a>(&'a self, name: &str, mut on: impl FnMut(&'a Pattern, &'a V) -> bool) {
         // Most maps are empty, and callers look up every channel.
-        if !self.is_empty() {
+        if !self.is_empty() && !is_internal(name) {
             self.root.matching(Some(name), &mut on);
         }
     }

@@ -11,7 +11,8 @@ use serde::{
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
-    ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Pattern, Position, Since, publication::is_too_deep,
+    ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Pattern, Position, RpcCall, Since,
+    publication::is_too_deep,
 };
 
 /// WebSocket subprotocol of a session.
@@ -54,6 +55,7 @@ pub enum Command {
     Publish { channel: ChannelName, publication: NewPublication },
     Presence { channel: ChannelName },
     History { channel: ChannelName, since: Since, until: Option<Since>, limit: usize },
+    Rpc(RpcCall),
     Refresh { token: Token },
     Ping,
 }
@@ -73,6 +75,8 @@ struct Words<'a> {
     publish: Option<Object<PublishWords<'a>>>,
     presence: Option<Object<ChannelWords>>,
     history: Option<Object<HistoryWords>>,
+    #[serde(borrow)]
+    rpc: Option<Object<RpcWords<'a>>>,
     refresh: Option<Object<RefreshWords>>,
     ping: Option<Value>,
 }
@@ -90,6 +94,16 @@ pub(crate) struct SubscribeWords {
 #[serde(deny_unknown_fields)]
 struct ChannelWords {
     channel: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RpcWords<'a> {
+    method: String,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+    /// Deadline in seconds.
+    timeout: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -263,6 +277,9 @@ impl Words<'_> {
             }
             commands.push(Command::History { channel: ChannelName::parse(&words.channel)?, since, until, limit });
         }
+        if let Some(Object(words)) = self.rpc {
+            commands.push(Command::Rpc(RpcCall::new(&words.method, words.params.map(RawValue::get), words.timeout)?));
+        }
         if let Some(Object(words)) = self.refresh {
             commands.push(Command::Refresh { token: words.token });
         }
@@ -273,7 +290,7 @@ impl Words<'_> {
             (Some(command), true) => Ok(command),
             _ => Err(Error::new(
                 Code::BadJson,
-                "one command: subscribe, unsubscribe, publish, presence, history, refresh or ping",
+                "one command: subscribe, unsubscribe, publish, presence, history, rpc, refresh or ping",
             )),
         }
     }
@@ -342,29 +359,34 @@ pub fn decode_publish(line: &str) -> Result<(ChannelName, NewPublication), Error
     words.map_err(|e| Error::new(Code::BadJson, e.to_string()))?.0.decode()
 }
 
+/// Decodes the fields `data`, as raw JSON, and `encoding` of a payload. A JSON string is a text payload; any other JSON
+/// value is a JSON payload and is forwarded unchanged.
+///
+/// Errors: [`Code::BadJson`], [`Code::BadRequest`].
+pub fn decode_data<'a>(raw: &'a str, encoding: Option<&str>) -> Result<(Kind, Cow<'a, [u8]>), Error> {
+    let text = || serde_json::from_str::<String>(raw).map_err(|e| Error::new(Code::BadJson, e.to_string()));
+    match encoding {
+        Some("base64") => match BASE64_STANDARD.decode(text()?) {
+            Ok(data) => Ok((Kind::Binary, Cow::Owned(data))),
+            Err(_) => Err(Error::new(Code::BadJson, "`data` is not base64")),
+        },
+        Some(_) => Err(Error::new(Code::BadRequest, "`encoding` must be `base64` or absent")),
+        None if raw.starts_with('"') => Ok((Kind::Text, Cow::Owned(text()?.into_bytes()))),
+        None if is_too_deep(raw) => {
+            let detail = format!("`data` is nested deeper than {JSON_DEPTH_MAX} levels; publish it as a text");
+            Err(Error::new(Code::BadJson, detail))
+        }
+        None => Ok((Kind::Json, Cow::Borrowed(raw.as_bytes()))),
+    }
+}
+
 impl PublishWords<'_> {
-    /// Decodes the fields. A JSON string is a text payload; any other JSON value is a JSON payload and is forwarded
-    /// unchanged.
     fn decode(self) -> Result<(ChannelName, NewPublication), Error> {
         if self.delete == Some(true) {
             return self.decode_deletion();
         }
         let data = self.data.ok_or_else(|| Error::new(Code::BadJson, "missing field `data`"))?;
-        let raw = data.get();
-        let text = || serde_json::from_str::<String>(raw).map_err(|e| Error::new(Code::BadJson, e.to_string()));
-        let (kind, data) = match self.encoding.as_deref() {
-            Some("base64") => match BASE64_STANDARD.decode(text()?) {
-                Ok(data) => (Kind::Binary, Cow::Owned(data)),
-                Err(_) => return Err(Error::new(Code::BadJson, "`data` is not base64")),
-            },
-            Some(_) => return Err(Error::new(Code::BadRequest, "`encoding` must be `base64` or absent")),
-            None if raw.starts_with('"') => (Kind::Text, Cow::Owned(text()?.into_bytes())),
-            None if is_too_deep(raw) => {
-                let detail = format!("`data` is nested deeper than {JSON_DEPTH_MAX} levels; publish it as a text");
-                return Err(Error::new(Code::BadJson, detail));
-            }
-            None => (Kind::Json, Cow::Borrowed(raw.as_bytes())),
-        };
+        let (kind, data) = decode_data(data.get(), self.encoding.as_deref())?;
         let mut publication = NewPublication::new(kind, data);
         publication.key = self.key.map(Into::into);
         publication.idempotency_key = self.idempotency_key.map(Into::into);
@@ -419,6 +441,19 @@ pub fn encode_error_push(error: &Error) -> String {
 pub fn encode_close_push(code: u16, reason: &str) -> String {
     // The fixed prefix lets clients recognize this push without parsing it.
     format!("{{\"push\":\"close\",\"code\":{code},\"reason\":{}}}", Value::from(reason))
+}
+
+/// Encodes `{"push": "unsubscribed", "channel", "code", "detail", "retry"}`: the server has ended a subscription.
+pub fn encode_unsubscribed_push(target: &Target, error: &Error) -> String {
+    let mut push = error.to_json();
+    push["push"] = "unsubscribed".into();
+    push["channel"] = target.as_str().into();
+    push.to_string()
+}
+
+/// Encodes `{"push": "refresh", "expires_ms"}`: the session ends after this time unless it sends a new token.
+pub fn encode_refresh_push(expires_ms: u64) -> String {
+    json!({ "push": "refresh", "expires_ms": expires_ms }).to_string()
 }
 
 /// Encodes `{"push": "connected", ..}`, the first message of a session. `expires_ms` is set if the session's token
@@ -478,7 +513,7 @@ mod tests {
             assert_eq!((id, command.unwrap_err().code), (None, Code::BadJson), "{zero}");
         }
         assert_eq!(code(r#"{"id":1}"#), Code::BadJson);
-        for array in ["[1]", r#"[1,null,null,null,null,null,null,{}]"#, r#"{"id":1,"presence":["a"]}"#] {
+        for array in ["[1]", r#"[1,null,null,null,null,null,null,null,{}]"#, r#"{"id":1,"presence":["a"]}"#] {
             assert_eq!(code(array), Code::BadJson, "{array}");
         }
         assert_eq!(decode_command("[1]").0, None);

@@ -28,7 +28,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             participants_max: 100,
-            mesh_max: 8,
+            mesh_max: 12,
             silent_timeout: Duration::from_secs(20),
             signals_per_s: 50,
             children_max: 3,

@@ -27,7 +27,8 @@ fn main() {
             ..Config::default()
         }
     };
-    let auth = |cached_max| Auth::new(&config(cached_max), &Anonymous::new(), || 1_800_000_000).expect("it is good");
+    let auth =
+        |cached_max| Auth::new(&config(cached_max), &Anonymous::default(), || 1_800_000_000).expect("it is good");
     let (checking, remembering) = (auth(0), auth(10_000));
     let token = |algorithm: &str| made["tokens"]["pyjwt"][algorithm].as_str().expect("text").to_owned();
     for algorithm in ["HS256", "EdDSA", "ES256", "RS256"] {

@@ -22,6 +22,15 @@ pub struct ShardMetrics {
     pub sockets: Arc<SocketMetrics>,
 }
 
+/// Samples of a histogram.
+#[derive(Clone, Debug)]
+pub struct Histogram {
+    /// Number of values per bucket, not cumulated; the last bucket has no upper bound.
+    pub counts: Vec<u64>,
+    /// Sum of all values.
+    pub sum: f64,
+}
+
 /// Metrics as text, one family after the other.
 #[derive(Debug, Default)]
 pub struct Exposition(String);
@@ -44,14 +53,38 @@ impl Exposition {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",
         };
-        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        self.head(name, kind, help);
         for (labels, value) in samples {
-            let quoted = |text: &str| text.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"");
-            let labels = labels.map(|(label, text)| format!("{label}=\"{}\"", quoted(text.as_ref()))).join(",");
+            let labels = quoted(&labels);
             let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
             let _ = writeln!(self.0, "{name}{labels} {value}");
         }
+    }
+
+    /// Appends a histogram per combination of labels. `bounds` are the upper bounds of all buckets but the last.
+    pub fn histogram<'a, const LABELS: usize, L: AsRef<str>>(
+        &mut self,
+        name: &str,
+        help: &str,
+        bounds: &[f64],
+        samples: impl IntoIterator<Item = ([(&'a str, L); LABELS], Histogram)>,
+    ) {
+        self.head(name, "histogram", help);
+        for (labels, Histogram { counts, sum }) in samples {
+            let labels = quoted(&labels);
+            let bounds = bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+            let mut total = 0;
+            for (bound, count) in bounds.zip(&counts) {
+                total += count;
+                let _ = writeln!(self.0, "{name}_bucket{{{labels},le=\"{bound}\"}} {total}");
+            }
+            let _ = writeln!(self.0, "{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {total}");
+        }
+    }
+
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
     /// Appends the metrics of all shards. `history_bytes` is the size of the engine's history.
@@ -94,6 +127,13 @@ impl Exposition {
     }
 }
 
+/// Formats labels without braces: `a="x",b="y"`.
+fn quoted<L: AsRef<str>>(labels: &[(&str, L)]) -> String {
+    let quoted = |text: &str| text.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"");
+    let one = |(label, text): &(&str, L)| format!("{label}=\"{}\"", quoted(text.as_ref()));
+    labels.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
 fn sum<M>(shards: &[&M], value: millrace_node::metrics::Value<M>) -> u64 {
     shards.iter().map(|shard| value(shard).load(Relaxed)).fold(0, u64::wrapping_add)
 }
@@ -126,6 +166,17 @@ mod tests {
         out.value("b", MetricKind::Gauge, "\"b\"", -2);
         let text = "# HELP a_total one\\\\two\\nthree\n# TYPE a_total counter\na_total{x=\"\\\"\\\\\\n\",y=\"z\"} 1\n\
             # HELP b \"b\"\n# TYPE b gauge\nb -2\n";
+        assert_eq!(out.into_text(), text);
+    }
+
+    #[test]
+    fn histogram_is_cumulated() {
+        let mut out = Exposition::default();
+        let histogram = Histogram { counts: vec![2, 1, 4], sum: 1.5 };
+        out.histogram("a_seconds", "time", &[0.1, 1.0], [([("x", "y")], histogram)]);
+        let text = "# HELP a_seconds time\n# TYPE a_seconds histogram\na_seconds_bucket{x=\"y\",le=\"0.1\"} 2\n\
+            a_seconds_bucket{x=\"y\",le=\"1\"} 3\na_seconds_bucket{x=\"y\",le=\"+Inf\"} 7\n\
+            a_seconds_sum{x=\"y\"} 1.5\na_seconds_count{x=\"y\"} 7\n";
         assert_eq!(out.into_text(), text);
     }
 

@@ -13,15 +13,17 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use millrace_engine::Engine;
+use millrace_hooks::Hooks;
 use millrace_node::MetricKind;
 use millrace_transport::{
     Limits, Pages,
     http::{Body, Response, text},
+    route::Endpoint,
 };
 use serde::Deserialize;
 
 use crate::{
-    log,
+    hooks, log,
     metrics::{Exposition, ShardMetrics},
     tls::acme,
     turn,
@@ -34,6 +36,21 @@ const POLICY: &str = "default-src 'self'; worker-src 'self' blob:; img-src 'self
 
 /// The page for addresses that do not exist, among the built pages.
 const NOT_FOUND: &str = "/404";
+
+/// The OpenAPI document that the server serves at `/openapi.json`.
+///
+/// Source: OpenAPI Specification 3.1.0.
+pub const DOCUMENT: &str = include_str!("openapi.json");
+
+/// Endpoints besides the web pages.
+pub const ENDPOINTS: [&Endpoint; 6] = [&HEALTH, &READY, &METRICS, &INFO, &OPENAPI, &CA];
+
+const HEALTH: Endpoint = Endpoint::new("/healthz", "GET, HEAD");
+const READY: Endpoint = Endpoint::new("/readyz", "GET, HEAD");
+const METRICS: Endpoint = Endpoint::new("/metrics", "GET, HEAD");
+const INFO: Endpoint = Endpoint::new("/v1/info", "GET, HEAD");
+const OPENAPI: Endpoint = Endpoint::new("/openapi.json", "GET, HEAD");
+const CA: Endpoint = Endpoint::new("/ca.crt", "GET, HEAD");
 
 /// The built pages, already compressed with brotli. Empty when they have not been built.
 #[derive(rust_embed::RustEmbed)]
@@ -79,6 +96,8 @@ pub struct Site {
     pub acme: Option<Arc<acme::Metrics>>,
     /// Metrics of the TURN server, if there is one.
     pub turn: Option<Arc<millrace_conference::turn::Metrics>>,
+    /// The hooks to the app's back end, if any is configured.
+    pub hooks: Option<Arc<Hooks>>,
     assets: HashMap<String, Loaded>,
 }
 
@@ -108,6 +127,7 @@ impl Site {
             ca: None,
             acme: None,
             turn: None,
+            hooks: None,
             assets,
         }
     }
@@ -127,9 +147,12 @@ impl Site {
     pub fn readiness(&self) -> Response {
         let (ready, engine_up) = (self.ready.load(Relaxed), self.engine.is_up());
         let readers: usize = self.metrics.iter().map(|shard| shard.sockets.open_readers()).sum();
-        let details = serde_json::json!({
+        let mut details = serde_json::json!({
             "ready": ready, "engine_up": engine_up, "readers": readers, "uptime_s": self.started.elapsed().as_secs(),
         });
+        if let Some(hooks) = &self.hooks {
+            details["hooks"] = hooks::state(hooks);
+        }
         let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         fresh(text(status, "application/json", details.to_string()))
     }
@@ -178,6 +201,9 @@ impl Site {
         }
         if let Some(metrics) = &self.turn {
             turn::render(metrics, &mut out);
+        }
+        if let Some(hooks) = &self.hooks {
+            hooks::render(hooks, &mut out);
         }
         log::render(&mut out);
         let out = out.into_text();
@@ -240,18 +266,30 @@ impl Site {
 
 impl Pages for Site {
     fn answer(&self, request: &Parts) -> Option<Response> {
+        let plain = |status, body: &'static str| Some(fresh(text(status, "text/plain", body)));
         match request.uri.path() {
-            "/healthz" => Some(fresh(text(StatusCode::OK, "text/plain", "alive\n"))),
-            "/readyz" if self.ready.load(Relaxed) => Some(fresh(text(StatusCode::OK, "text/plain", "ready\n"))),
-            "/readyz" => Some(fresh(text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "draining\n"))),
-            "/metrics" => self.public_metrics.then(|| self.metrics()),
-            "/v1/info" => Some(self.info()),
+            path if path == HEALTH.path => plain(StatusCode::OK, "alive\n"),
+            path if path == READY.path && self.ready.load(Relaxed) => plain(StatusCode::OK, "ready\n"),
+            path if path == READY.path => plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+            path if path == METRICS.path => self.public_metrics.then(|| self.metrics()),
+            path if path == INFO.path => Some(self.info()),
+            path if path == OPENAPI.path => Some(fresh(text(StatusCode::OK, "application/json", DOCUMENT))),
             // The media type makes phones offer to install the certificate.
-            "/ca.crt" => self.ca.clone().map(|ca| fresh(text(StatusCode::OK, "application/x-x509-ca-cert", ca))),
+            path if path == CA.path => {
+                self.ca.clone().map(|ca| fresh(text(StatusCode::OK, "application/x-x509-ca-cert", ca)))
+            }
             path if self.assets.is_empty()
                 && matches!(
                     page_of(path),
-                    "/" | "/carcare" | "/docs" | "/rooms" | "/gateway" | "/lab" | "/link" | "/ball"
+                    "/" | "/carcare"
+                        | "/docs"
+                        | "/rooms"
+                        | "/gateway"
+                        | "/lab"
+                        | "/link"
+                        | "/ball"
+                        | "/arm"
+                        | "/battery"
                 ) =>
             {
                 Some(not_built())

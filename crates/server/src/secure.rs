@@ -22,7 +22,7 @@ const LOOPBACK: &str = "Or serve this machine only: --listen 127.0.0.1:8080";
 
 /// Returns whether only this machine can reach the server, and without authentication.
 pub fn is_open(config: &Config) -> bool {
-    !is_reached(config.server.listen) && !config.server.behind_proxy && !config.auth.is_configured()
+    !is_reached(config.server.listen) && !config.server.behind_proxy && !config.authenticates()
 }
 
 /// Checks that a server that other machines can reach has TLS and authentication, or waivers.
@@ -37,7 +37,7 @@ pub fn check(config: &Config) -> anyhow::Result<()> {
     let encrypted = udp.is_none() && (config.tls.is_on() || server.behind_proxy);
     let missing: Vec<&str> = [
         (encrypted || server.insecure_no_tls, TLS),
-        (config.auth.is_configured() || server.insecure_no_auth, AUTHENTICATION),
+        (config.authenticates() || server.insecure_no_auth, AUTHENTICATION),
     ]
     .into_iter()
     .filter_map(|(is_good, what)| (!is_good).then_some(what))

@@ -3,7 +3,7 @@
 import { pauseOf } from './backoff.js';
 import { MillraceError, toError } from './errors.js';
 import { hub, type Hub } from './hub.js';
-import type { Ask, Commands, LinkHost, Payload, Transport } from './link.js';
+import type { Ask, Commands, Draft, LinkHost, Payload, Transport } from './link.js';
 import { call, onAbort, orAborted, TIMER_MAX } from './listen.js';
 import { machine, type Attempt, type Input } from './machine.js';
 import { checkChannel, offsetOf } from './position.js';
@@ -11,7 +11,7 @@ import { baseOf } from './request.js';
 import type { Channels, Client, ConnectOptions, State, Stats, TransportName } from './types.js';
 
 /** A client without the functions of extras.ts, which use `ask`. */
-export interface Core<M = Channels> extends Omit<Client<M>, 'history' | 'pages' | 'presence'> {
+export interface Core<M = Channels> extends Omit<Client<M>, 'history' | 'pages' | 'presence' | 'rpc'> {
   readonly ask: Ask;
 }
 
@@ -161,10 +161,10 @@ export function client<M = Channels>(
 
   /**
    * Sends a command over the open link. After a retryable error the command is repeated: at once on a new link, because
-   * the machine has paused before it opened that link, and after a pause on the same link.
+   * the machine has paused before it opened that link, and after a pause on the same link. An `rpc` is not repeated.
    */
   async function ask<C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal): Promise<Commands[C][1]> {
-    checkChannel(body.channel);
+    checkChannel((body as Draft).channel ?? (body as Commands['rpc'][0]).method);
     for (let attempt = 0; ; attempt++) {
       await ready({ signal });
       const link = active;
@@ -173,7 +173,7 @@ export function client<M = Channels>(
         return await orAborted(link.io!.ask(command, body, signal), signal);
       } catch (thrown) {
         const error = toError(thrown);
-        if (!error.retryable || error.reason) throw error;
+        if (!error.retryable || error.reason || (body as { method?: string }).method) throw error;
         if (link === active) await orAborted(pause(pauseOf(error, attempt, retry)), signal);
       }
     }

@@ -9,7 +9,10 @@ export interface ErrorDetails {
   /** Time before the next attempt, ms. */
   readonly retryAfter?: number | undefined;
   readonly transport?: TransportName | undefined;
-  /** The server's own error code, for example `bad_channel` or `too_many`. See docs/reference/protocol.md, "Errors". */
+  /**
+   * The server's own error code, for example `bad_channel` or `too_many`; if the application refused, the code of its
+   * back end. See docs/reference/protocol.md, "Errors".
+   */
   readonly reason?: string | undefined;
   readonly cause?: unknown;
 }
@@ -33,6 +36,8 @@ export interface Refusal {
   readonly detail?: string;
   readonly title?: string;
   readonly retry?: boolean;
+  /** Code of the application's back end. */
+  readonly reason?: string;
 }
 
 const CODES: Readonly<Record<string, ErrorCode>> = {
@@ -50,14 +55,13 @@ export async function problem(response: Response): Promise<MillraceError> {
     // The body is not JSON: a proxy between this client and the server answered.
   }
   const { message, code, retryable, reason } = refused({ ...refusal, detail: refusal.detail ?? refusal.title ?? `HTTP ${status}` });
-  if (status === 401 || status === 403) return new MillraceError('auth', message, { reason });
   if (reason) return new MillraceError(code, message, { retryable, reason, retryAfter });
-  return new MillraceError(status > 499 || status === 408 || status === 429 ? 'network' : 'rejected', message, { retryAfter });
+  return new MillraceError(status === 401 || status === 403 ? 'auth' : status > 499 || status === 408 || status === 429 ? 'network' : 'rejected', message, { retryAfter });
 }
 
 /** Returns the error for a refusal by the server. The server decides whether the request may be retried. */
-export function refused({ code = '', detail = code, retry = false }: Refusal): MillraceError {
-  return new MillraceError(CODES[code] ?? 'rejected', detail, { retryable: retry, reason: code });
+export function refused({ code = '', detail = code, retry = false, reason = code }: Refusal): MillraceError {
+  return new MillraceError(CODES[code] ?? 'rejected', detail, { retryable: retry, reason });
 }
 
 /**

@@ -5,7 +5,7 @@ import type { Ask } from './link.js';
 import { orAborted, sleep } from './listen.js';
 import { withOffset } from './position.js';
 import { toEvent } from './subscription.js';
-import type { Client, History, HistoryQuery, Place } from './types.js';
+import type { Client, History, HistoryQuery, Place, RpcOptions } from './types.js';
 
 interface Asking {
   readonly ask: Ask;
@@ -35,6 +35,13 @@ export async function* pages<T = unknown>(mr: Asking, channel: string, { until =
     query.since = page.position;
     more = page.more;
   }
+}
+
+/** Implements `Client.rpc`. */
+export async function rpc<T = unknown>({ ask }: Asking, method: string, params?: unknown, { signal, timeoutMs }: RpcOptions = {}): Promise<T> {
+  if (timeoutMs) signal = AbortSignal.any([AbortSignal.timeout(timeoutMs), ...(signal ? [signal] : [])]);
+  // Without a deadline this is NaN, which JSON encodes as null.
+  return (await ask('rpc', { method, params, timeout: timeoutMs! / 1000 }, signal)).result as T;
 }
 
 /** Implements `Client.presence`. */

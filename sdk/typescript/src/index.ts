@@ -1,6 +1,6 @@
 // The client with all transports. At connect time the transports race, and the first to open is used.
 import { client } from './client.js';
-import { history, pages, presence } from './extras.js';
+import { history, pages, presence, rpc } from './extras.js';
 import type { Channels, Client, ConnectOptions, TransportName } from './types.js';
 import { dataChannel } from './transports/data-channel.js';
 import { longPoll } from './transports/long-poll.js';
@@ -36,9 +36,10 @@ export function millrace<M = Channels>(url: string | URL, options: ConnectOption
       chosen = !auto || name !== 'auto';
       return use(name);
     },
-    history: (channel: string, query?: object) => history<any>(core, channel, query),
-    pages: (channel: string, query?: object) => pages<any>(core, channel, query),
-    presence: (channel: string, options?: object) => presence(core, channel, options),
+    history: history.bind(null, core) as Client<M>['history'],
+    pages: pages.bind(null, core) as Client<M>['pages'],
+    presence: presence.bind(null, core),
+    rpc: rpc.bind(null, core) as Client<M>['rpc'],
   });
 }
 

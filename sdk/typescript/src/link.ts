@@ -42,6 +42,8 @@ export interface Commands {
   publish: [Draft, { readonly position: string }];
   history: [{ readonly channel: string; readonly since: string; readonly until?: string; readonly limit: number }, Page];
   presence: [{ readonly channel: string }, { readonly count: number }];
+  /** Never repeated, because the back end may have executed it. `timeout` is in seconds. */
+  rpc: [{ readonly method: string; readonly params?: unknown; readonly timeout?: number | undefined }, { readonly result: unknown }];
 }
 
 export type Ask = <C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal) => Promise<Commands[C][1]>;
@@ -60,7 +62,7 @@ export interface LinkHost extends ConnectOptions {
 
 /**
  * A link to the server. If a link is lost before the response, its requests fail with a retryable error without
- * `reason`. Such a request is repeated on the next link.
+ * `reason`. Such a request, unless it is an `rpc`, is repeated on the next link.
  */
 export interface Link {
   /**

@@ -139,6 +139,13 @@ export interface HistoryQuery {
  */
 export type History<T> = readonly Event<T>[] & { readonly position: string; readonly more: boolean; readonly gap?: Gap | undefined };
 
+export interface RpcOptions {
+  /** Ends the call. The server withdraws it where the transport can report that. */
+  readonly signal?: AbortSignal;
+  /** Deadline, ms; then the call rejects as if it was aborted. The server has a limit of its own, 2 s by default. */
+  readonly timeoutMs?: number;
+}
+
 export interface Stats {
   readonly transport: TransportName | undefined;
   /** Round-trip time, ms. */
@@ -210,6 +217,12 @@ export interface Client<M = Channels> extends AsyncDisposable {
    * publication at the first request.
    */
   pages<C extends string>(channel: C & ChannelOf<M>, query?: HistoryQuery): AsyncIterable<History<Match<M, C>>>;
+  /**
+   * Calls a procedure of the application's back end and returns its result. A call is sent once: if the connection is
+   * lost before the answer, the call rejects, and the back end may have executed it. If the back end refuses, `reason`
+   * is its own code.
+   */
+  rpc<T = unknown>(method: string, params?: unknown, options?: RpcOptions): Promise<T>;
   stats(): Stats;
   /** Switches the transport. Subscriptions continue without loss or duplicates. */
   use(transport: TransportName | 'auto'): Promise<void>;

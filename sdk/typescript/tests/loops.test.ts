@@ -162,6 +162,55 @@ describe('transports', () => {
     expect(refreshed).toBeLessThanOrEqual(MINUTE / 1000);
   });
 
+  test('a session renews its token when an operator asks for it', async () => {
+    const sent: string[] = [];
+    let push: (message: object) => void;
+    const host = { token: async () => 't', hub: { wanted: () => [] }, counts: {}, report() {} } as unknown as LinkHost;
+    const link = openSession(host, (_, __, receive) => {
+      push = (message) => receive(JSON.stringify(message));
+      queueMicrotask(() => push({ push: 'connected', ping_ms: 25_000, message_bytes_max: 1 << 20, expires_ms: 10 * MINUTE }));
+      return { send: (text) => void sent.push(...Object.keys(JSON.parse(text)).slice(1)), close() {} };
+    });
+    await vi.advanceTimersByTimeAsync(0);
+    push!({ push: 'refresh', expires_ms: 30_000 });
+    await vi.advanceTimersByTimeAsync(26_000);
+    expect(sent).toEqual(['ping']);
+    await vi.advanceTimersByTimeAsync(2000);
+    expect(sent).toEqual(['ping', 'refresh']);
+    await vi.advanceTimersByTimeAsync(10 * MINUTE);
+    link.close();
+    expect(sent, 'once: the earlier timer is over').toEqual(['ping', 'refresh']);
+  });
+
+  test('a subscription that an operator has ended is not made again', async () => {
+    const sent: string[] = [];
+    const ended: unknown[] = [];
+    let wanted = [{ channel: 'a', policy: 'every' }, { channel: 'b', policy: 'every' }];
+    let push: (message: object) => void;
+    const hub = {
+      wanted: () => wanted,
+      started() {},
+      refused(channel: string, cause: MillraceError) {
+        ended.push([channel, cause.code, cause.retryable]);
+        wanted = wanted.filter((want) => want.channel !== channel);
+        return true;
+      },
+    };
+    const host = { hub, counts: {}, report() {} } as unknown as LinkHost;
+    const link = openSession(host, (_, __, receive) => {
+      push = (message) => receive(JSON.stringify(message));
+      return { send: (text) => void sent.push(JSON.parse(text).subscribe?.channel ?? Object.keys(JSON.parse(text))[1]), close() {} };
+    });
+    await vi.advanceTimersByTimeAsync(0);
+    push!({ push: 'connected', ping_ms: 25_000, message_bytes_max: 1 << 20 });
+    link.changed();
+    push!({ push: 'unsubscribed', channel: 'a', code: 'forbidden', detail: 'an operator has ended this subscription', retry: false });
+    link.changed();
+    link.close();
+    expect(ended).toEqual([['a', 'auth', false]]);
+    expect(sent).toEqual(['ping', 'a', 'b']);
+  });
+
   test('room signals are retried with backoff', async () => {
     const times: number[] = [];
     const fetch = async (): Promise<Response> => (times.push(Date.now()), busy('0'));

@@ -21,6 +21,10 @@ export async function typed(): Promise<void> {
   mr.subscribe('nope/1');
   // @ts-expect-error no such transport
   await mr.use('carrier-pigeon');
+  const sum: number = await mr.rpc<number>('math/sum', [1, 2], { timeoutMs: 1000, signal: AbortSignal.timeout(2000) });
+  console.log(sum);
+  // @ts-expect-error unknown until a type says what it is
+  (await mr.rpc('math/sum')).toFixed();
   const open = millrace('http://localhost');
   open.subscribe('anything').on(({ data }) => {
     // @ts-expect-error unknown until a schema or a type says what it is

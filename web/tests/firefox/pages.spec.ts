@@ -28,6 +28,9 @@ const PAGES = {
   '/gateway': 'form',
   '/gateway/fox': '[role=status]',
   '/gateway/fox?device': 'form',
+  '/ball': '[role=status]',
+  '/arm': 'form',
+  '/battery': 'form',
   '/docs/': 'main h1',
   '/docs/reference/protocol': 'main h1',
 };

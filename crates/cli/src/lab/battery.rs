@@ -5,7 +5,7 @@ use std::{fmt::Write as _, process::ExitCode, time::Duration};
 use clap::Args as ClapArgs;
 use millrace_lab::energy::{
     hours,
-    phone_gateway::{Duty, Forwarding, PhoneGateway, published},
+    phone_gateway::{Duty, Forwarding, PhoneGateway, RECEIVERS, published},
 };
 use serde_json::json;
 
@@ -16,7 +16,8 @@ use crate::{argument::ArgumentError, number::number, output, retry::duration};
     after_help = "The model is fitted to the power of a phone of 2013 (Karadogan, tables 3.9 and 3.12): a power in mW for each open data channel, and an energy in mJ for each message that is received or sent. The phone without forwarding needs 1195 mW, or 1058 mW in the series of demultiplexing, with its screen dimmed.\n\n\
     Example: ten peers whose messages are joined for 250 ms\n  millrace lab battery --peers 10\n\
     Example: a longer window, and heartbeats\n  millrace lab battery --peers 10 --window 1s --heartbeat 25s\n\
-    Example: the tables of the thesis beside the model\n  millrace lab battery --thesis"
+    Example: the tables of the thesis beside the model\n  millrace lab battery --thesis\n\
+    Example: the coefficients that the page /battery uses\n  millrace lab battery --model > web/src/pages/battery/model.json"
 )]
 pub struct Args {
     /// Peers that send to the phone
@@ -43,6 +44,9 @@ pub struct Args {
     /// Print JSON: mW, mJ and hours
     #[arg(long)]
     json: bool,
+    /// Print the coefficients of the model and the tables of the thesis as JSON, for the page /battery
+    #[arg(long, conflicts_with_all = ["peers", "rate", "window", "demultiplex", "heartbeat", "thesis", "json", "capacity"])]
+    model: bool,
 }
 
 fn rate(text: &str) -> Result<f64, ArgumentError> {
@@ -62,9 +66,10 @@ fn interval(text: &str) -> Result<Duration, ArgumentError> {
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let phone = PhoneGateway::thesis();
-    let text = match (args.thesis, args.json) {
-        (true, json) => tables(&phone, args.capacity, json),
-        (false, json) => one(&phone, args, json),
+    let text = match (args.model, args.thesis, args.json) {
+        (true, ..) => model(&phone),
+        (false, true, json) => tables(&phone, args.capacity, json),
+        (false, false, json) => one(&phone, args, json),
     };
     output::line(text)?;
     Ok(ExitCode::SUCCESS)
@@ -99,14 +104,34 @@ fn one(phone: &PhoneGateway, args: &Args, json: bool) -> String {
     )
 }
 
+/// Returns the coefficients of the model, and the rows of tables 3.9 and 3.12.
+fn model(phone: &PhoneGateway) -> String {
+    let rows = published().into_iter().map(
+        |row| json!({"series": name(row.forwarding), "peers": row.peers, "mean_mw": row.mean_mw, "sd_mw": row.sd_mw}),
+    );
+    let by_series = |multiplexing: f64, demultiplexing: f64| json!({"multiplexing": multiplexing, "demultiplexing": demultiplexing});
+    let model = json!({
+        "idle_mw": by_series(Forwarding::Multiplexing.idle_mw(), Forwarding::Demultiplexing.idle_mw()),
+        "active_mw": by_series(phone.active_multiplexing_mw, phone.active_demultiplexing_mw),
+        "per_channel_mw": phone.per_channel_mw,
+        "per_message_mj": phone.per_message_mj,
+        "receivers": RECEIVERS,
+        "published": rows.collect::<Vec<_>>(),
+    });
+    format!("{model:#}")
+}
+
+fn name(forwarding: Forwarding) -> &'static str {
+    match forwarding {
+        Forwarding::Multiplexing => "multiplexing",
+        Forwarding::Demultiplexing => "demultiplexing",
+    }
+}
+
 /// Returns tables 3.9 and 3.12 beside the model.
 fn tables(phone: &PhoneGateway, capacity_wh: f64, json: bool) -> String {
     let rows = published().into_iter().map(|row| (row, phone.power_mw(&Duty::thesis(row.forwarding, row.peers))));
     let lasts = |power_mw: f64| hours(capacity_wh, power_mw / 1000.0);
-    let name = |forwarding| match forwarding {
-        Forwarding::Multiplexing => "multiplexing",
-        Forwarding::Demultiplexing => "demultiplexing",
-    };
     if json {
         let rows = rows.map(|(row, model_mw)| {
             json!({
@@ -152,6 +177,13 @@ mod tests {
             let line = text.lines().find(is).expect("a row");
             assert_eq!(line.split_whitespace().nth(5), Some(hours), "{line}");
         }
+    }
+
+    #[test]
+    fn page_has_the_coefficients_of_the_model() {
+        let page = include_str!("../../../../web/src/pages/battery/model.json");
+        let is = format!("{}\n", model(&PhoneGateway::thesis()));
+        assert_eq!(page, is, "run `millrace lab battery --model > web/src/pages/battery/model.json`");
     }
 
     #[test]

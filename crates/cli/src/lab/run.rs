@@ -117,8 +117,11 @@ impl Args {
     fn request(self) -> anyhow::Result<Request> {
         let command = command_line();
         let Some(folder) = self.resume else {
-            let scenario =
-                scenarios::find(&self.scenario.context("missing scenario: `millrace lab list` lists them")?)?;
+            let name = self.scenario.context("missing scenario: `millrace lab list` lists them")?;
+            let scenario = scenarios::find(&name)?;
+            if scenario.name != name {
+                output::note(format_args!("warning: {name} is a former name of the scenario {}", scenario.name));
+            }
             let folder = self.out.unwrap_or_else(|| fresh_folder(scenario.name));
             return self.selection.request(scenario, folder, self.budget, command);
         };

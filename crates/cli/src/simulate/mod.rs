@@ -17,10 +17,11 @@ use millrace_simulate::record::Record;
 use millrace_simulate::replay::{Replay, to_csv};
 use millrace_simulate::rule::{Rule, Sender};
 use millrace_simulate::town::Town;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
-use crate::{argument::ArgumentError, login::Login, number::number, output, retry::Retry, trust::Trust};
+use crate::{
+    argument::ArgumentError, login::Login, number::number, output, retry::Retry, signal::stop_signal, trust::Trust,
+};
 
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
@@ -250,16 +251,6 @@ fn status(publisher: &Publisher) -> String {
     let Some(stats) = publisher.stats() else { return format!("{sent} records sent by UDP") };
     let round_trip = stats.round_trip.map_or("–".into(), |time| format!("{:.1} ms", time.as_secs_f64() * 1000.0));
     format!("{sent} records sent, {} retries, round trip {round_trip}", stats.retries)
-}
-
-/// Returns when SIGINT or SIGTERM arrives.
-pub async fn stop_signal() -> anyhow::Result<()> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
 }
 
 fn drive(args: &Drive) -> String {

@@ -13,6 +13,7 @@ mod crowd;
 mod judge;
 mod load;
 mod opening;
+mod operators;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod presence;

@@ -43,6 +43,17 @@ fn lab_tables_have_no_undefined_cell() {
     }
 }
 
+/// The tutorial shows the programs of the example, and the test of the documents runs them there.
+#[test]
+fn example_back_end_is_the_one_of_the_tutorial() {
+    let tutorial = fs::read_to_string(repository("docs/tutorials/back-end.md")).expect("the tutorial");
+    for (name, language) in [("backend.mjs", "js"), ("backend.py", "python")] {
+        let program = fs::read_to_string(repository(&format!("examples/backend/{name}"))).expect("the example");
+        let block = format!("<!-- file: {name} -->\n```{language}\n{program}```\n");
+        assert!(tutorial.contains(&block), "{name} differs from its block in the tutorial");
+    }
+}
+
 #[test]
 fn every_relative_link_has_a_target() {
     let mut broken = Vec::new();

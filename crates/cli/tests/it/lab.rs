@@ -258,6 +258,38 @@ fn run_over_a_path_has_its_delay_and_records_its_link() {
     assert!(seconds.any(|watched| watched.metrics.is_some()), "the server answers requests for metrics");
 }
 
+/// All topologies of the arm-probe, over a short link where there are links. The scenario has a former name.
+#[test]
+fn arm_probe_waits_for_the_window_unless_urgent() {
+    let folder = fresh("arm-probe");
+    let path = ["--set", "path=", "--set", "path.up.delay=10ms", "--set", "path.down.delay=10ms"];
+    let sets = ["--set", "clients=3", "--set", "test=1s", "--out", text(&folder)];
+    let ended = run(&[&["lab", "run", "karadogan-topologies", "--quick"], &path[..], &sets].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.err.contains("warning: karadogan-topologies is a former name of"), "{}", ended.err);
+    let recording = read(&folder);
+    assert_eq!(recording.scenario, "karadogan-arm-probe");
+    let [delay, deliveries, _] = &recording.tables[..] else { panic!("three tables: {:?}", recording.tables) };
+    let cell = |row: &[serde_json::Value], at: usize| row[at].as_str().expect("a text").to_owned();
+    let names: Vec<String> = delay.rows.iter().map(|row| [0, 1, 2].map(|at| cell(row, at)).join(" ")).collect();
+    assert_eq!(
+        names,
+        [
+            "mesh data-channel -",
+            "star data-channel -",
+            "server data-channel -",
+            "server session -",
+            "relay data-channel on",
+            "relay data-channel off"
+        ]
+    );
+    // Movements, deliveries to two others, felt, lost, duplicated, reordered.
+    assert!(deliveries.rows.iter().all(|row| row[3..9] == [4, 8, 8, 0, 0, 0]), "{:?}", deliveries.rows);
+    let column = |at: usize| delay.rows.iter().map(|row| row[at].as_f64().expect("deliveries")).collect::<Vec<_>>();
+    let (medians, longest) = (column(3), column(6));
+    assert!(longest[5] >= 250.0 && medians[..5].iter().all(|ms| *ms < 125.0), "{medians:?} {longest:?}");
+}
+
 /// Signaling of a data channel uses TCP. Everything else is in datagrams to the address that the server announces.
 #[test]
 fn data_channels_and_polls_pass_an_emulated_network() {

@@ -1,6 +1,7 @@
 //! Tests the binary as users run it: with real processes and sockets. Also checks the claims of the documents.
 
 mod acme;
+mod admin;
 mod balancer;
 mod cli;
 mod cycles;

@@ -138,7 +138,7 @@ fn handle_message(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<Option<Vec
             reader.drain(message.after_ms.unwrap_or(0));
             *reader.ticket = message.resume;
         }
-        Some("error") => {
+        Some("error" | "unsubscribed") => {
             let what = format!("{}: {}", message.code.unwrap_or_default(), message.detail.unwrap_or_default());
             return Err(End::Fatal(SubscriptionError::Protocol(what)));
         }
@@ -186,7 +186,7 @@ fn closed(close: Option<(CloseCode, String)>) -> End {
     match u16::from(code) {
         1000 => End::Enough,
         // The token was revoked.
-        4003 => Problem { code: "unauthorized".into(), detail: reason, retry: false }.into(),
+        4003 => Problem { code: "unauthorized".into(), detail: reason, retry: false, reason: None }.into(),
         1002 | 1003 | 1007 | 1009 => End::Fatal(SubscriptionError::Protocol(what)),
         _ => End::Lost(what),
     }

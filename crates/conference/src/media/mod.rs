@@ -20,4 +20,4 @@ pub use members::Media;
 pub(crate) use participants::{handle_signal, leave, mute};
 pub(crate) use protocol::SfuProtocol;
 pub(crate) use sfu::Sfu;
-pub(crate) use whip::{Path, answer};
+pub(crate) use whip::{ENDPOINTS, Path, answer};

@@ -16,6 +16,7 @@ use millrace_transport::{
     admission::read_body,
     http::{Body, Query, Response, text},
     limits::RequestConnection,
+    route::Endpoint,
 };
 
 use crate::{Conference, rooms::RoomName};
@@ -32,6 +33,13 @@ pub(crate) struct Path {
     room: String,
     place: Place,
 }
+
+/// Endpoints of WHIP and WHEP.
+pub(crate) const ENDPOINTS: [&Endpoint; 3] = [&WHIP, &WHEP, &SESSION];
+
+const WHIP: Endpoint = Endpoint::new("/v1/rooms/{room}/whip", "POST, OPTIONS");
+const WHEP: Endpoint = Endpoint::new("/v1/rooms/{room}/whep", "POST, OPTIONS");
+const SESSION: Endpoint = Endpoint::new("/v1/rooms/{room}/media/{session}", "PATCH, DELETE");
 
 enum Place {
     Whip,
@@ -66,10 +74,11 @@ pub(crate) async fn answer(
         (Place::Whip | Place::Whep, &Method::OPTIONS) => Ok(options()),
         (Place::Whip, &Method::POST) => begin(conference, parts, body, room, Role::Publisher).await,
         (Place::Whep, &Method::POST) => begin(conference, parts, body, room, Role::Viewer).await,
-        (Place::Whip | Place::Whep, _) => Ok(not_allowed("POST, OPTIONS")),
+        (Place::Whip, _) => Ok(not_allowed(WHIP.allow)),
+        (Place::Whep, _) => Ok(not_allowed(WHEP.allow)),
         (Place::Session(secret), &Method::PATCH) => patch(conference, parts, body, room, secret.clone()).await,
         (Place::Session(secret), &Method::DELETE) => end(conference, parts, room, secret.clone()).await,
-        (Place::Session(_), _) => Ok(not_allowed("PATCH, DELETE")),
+        (Place::Session(_), _) => Ok(not_allowed(SESSION.allow)),
     }
 }
 

@@ -20,6 +20,7 @@ use millrace_transport::{
     data_channel::AdmittedSession,
     http::{Query, Response, json as json_answer, no_content},
     limits::RequestConnection,
+    route::Endpoint,
 };
 
 use crate::{Conference, media};
@@ -63,14 +64,27 @@ impl<'a> Path<'a> {
         Some(Self { room, rest })
     }
 
-    pub fn allowed(&self) -> &'static str {
+    pub fn endpoint(&self) -> &'static Endpoint {
         match self.rest {
-            Rest::Room => "GET",
-            Rest::Participants | Rest::Signals(_) | Rest::Reports(_) | Rest::Mute(_) => "POST",
-            Rest::Participant(_) => "DELETE",
+            Rest::Room => &ROOM,
+            Rest::Participants => &PARTICIPANTS,
+            Rest::Participant(_) => &PARTICIPANT,
+            Rest::Signals(_) => &SIGNALS,
+            Rest::Reports(_) => &REPORTS,
+            Rest::Mute(_) => &MUTE,
         }
     }
 }
+
+/// Endpoints of the rooms API.
+pub(crate) const ENDPOINTS: [&Endpoint; 6] = [&ROOM, &PARTICIPANTS, &PARTICIPANT, &SIGNALS, &REPORTS, &MUTE];
+
+const ROOM: Endpoint = Endpoint::new("/v1/rooms/{room}", "GET");
+const PARTICIPANTS: Endpoint = Endpoint::new("/v1/rooms/{room}/participants", "POST");
+const PARTICIPANT: Endpoint = Endpoint::new("/v1/rooms/{room}/participants/{participant}", "DELETE");
+const SIGNALS: Endpoint = Endpoint::new("/v1/rooms/{room}/participants/{participant}/signals", "POST");
+const REPORTS: Endpoint = Endpoint::new("/v1/rooms/{room}/participants/{participant}/reports", "POST");
+const MUTE: Endpoint = Endpoint::new("/v1/rooms/{room}/participants/{participant}/mute", "POST");
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -97,7 +111,7 @@ pub(crate) async fn answer(
     body: &mut Incoming,
     path: Path<'_>,
 ) -> Result<Response, Error> {
-    debug_assert_eq!(parts.method.as_str(), path.allowed());
+    debug_assert_eq!(parts.method.as_str(), path.endpoint().allow);
     Query::parse(parts, &[])?;
     let caller = conference.admission.caller(parts).await?;
     let room = RoomName::parse(path.room)?;
@@ -389,6 +403,10 @@ mod tests {
             ["/v1/rooms", "/v1/rooms/a/b", "/v1/rooms/a/participants/7/x", "/v1/rooms/a/participants/7/signals/x"]
         {
             assert_eq!(rest(path), None, "{path}");
+        }
+        for endpoint in ENDPOINTS {
+            let path = endpoint.path.replace(['{', '}'], "");
+            assert_eq!(Path::parse(&path).expect("a path").endpoint(), endpoint, "{path}");
         }
     }
 }

@@ -25,7 +25,7 @@ mod shared;
 
 pub(crate) use changes::tick;
 pub use config::Config;
-pub(crate) use http::{Path, answer};
+pub(crate) use http::{ENDPOINTS, Path, answer};
 pub use names::RoomName;
 pub use open::Rooms;
 pub(crate) use publish::signal_from_switch;

@@ -141,6 +141,16 @@ impl Hub {
         named.chain(patterns).collect()
     }
 
+    /// Returns the targets of the subscriptions of a connection, without their positions.
+    pub fn targets(&self, id: ConnId) -> impl Iterator<Item = Target> {
+        let conn = self.conn(id);
+        let named = conn.into_iter().flat_map(|conn| conn.readers.iter().flatten());
+        let named = named.filter(|reader| reader.pattern.is_none());
+        let named = named.map(|reader| Target::Channel(self.channels[reader.channel as usize].name.clone()));
+        let patterns = conn.into_iter().flat_map(|conn| conn.patterns.iter().flatten());
+        named.chain(patterns.map(|asked| Target::Pattern(asked.pattern.clone())))
+    }
+
     /// Ends a subscription to a channel, or a pattern with all channels that it opened.
     ///
     /// Errors: [`Code::NotSubscribed`].

@@ -9,7 +9,7 @@ use std::{
 use millrace_delivery::History;
 use millrace_protocol::Holder;
 
-use super::{Channel, Deliver, MemoryEngine, channel_bytes, lock};
+use super::{Channel, Deliver, MemoryEngine, channel_bytes, level, lock, up_to};
 use crate::{
     Engine,
     shares::{Namespace, victims},
@@ -38,12 +38,21 @@ impl<D: Deliver> MemoryEngine<D> {
     ///
     /// Cost: O(channels), with one stripe locked at a time. Returns at once if another thread is already evicting.
     pub(super) fn evict(&self) {
-        self.evict_to(self.config.history_bytes_max - self.config.history_bytes_max / 8, true);
+        let max = self.config.history_bytes_max;
+        if self.evict_again_ms.load(Relaxed) > self.now_ms() {
+            return;
+        }
+        self.evict_to(max - max / 8, true);
+        // The states of channels with readers stay. They must not cause a scan with every publication.
+        if self.bytes.load(Relaxed) > max {
+            self.evict_again_ms.store(self.now_ms() + SCAN_PAUSE_MS, Relaxed);
+        }
     }
 
     /// Evicts like [`MemoryEngine::evict`], down to `goal` bytes. The holders with most bytes are reduced to one
     /// common level. Each frees its idle histories first, then its idle channels, then the oldest publications of its
-    /// longest histories. With `is_bound`, channels without a reader follow last, even if they are not idle.
+    /// longest histories. With `is_bound`, channels without a reader follow, even if they are not idle. Keyed states
+    /// follow last: first idle ones without a reader, then with `is_bound` any without a reader.
     pub(super) fn evict_to(&self, goal: usize, is_bound: bool) {
         let Ok(_alone) = self.evicting.try_lock() else { return };
         let mut spent = HashSet::new();
@@ -63,8 +72,9 @@ impl<D: Deliver> MemoryEngine<D> {
         let is_read = |channel: &Channel<D::Route>| self.deliver.readers(&channel.name) > 0;
         let whole = |channel: &Channel<D::Route>| channel.history.memory_bytes() + channel_bytes(&channel.name);
 
+        let is_state = |channel: &Channel<D::Route>| channel.history.state_keys() > 0;
         self.set_until(&mut due, |channel| {
-            let bytes = channel.history.memory_bytes();
+            let bytes = log_bytes(&channel.history);
             (bytes > 0 && is_idle(&channel.history)).then_some(bytes)
         });
         self.for_each(|holder, history| {
@@ -72,18 +82,25 @@ impl<D: Deliver> MemoryEngine<D> {
                 && due.takes(history.top_time_ms())
                 && is_idle(history)
             {
-                due.pay(history.memory_bytes());
+                let before = history.memory_bytes();
                 history.shrink(0);
+                due.pay(before.saturating_sub(history.memory_bytes()));
             }
         });
         // The histories of idle channels are empty by now, but the channels themselves use memory, too.
         let is_unread = |channel: &Channel<D::Route>| is_idle(&channel.history) && !is_read(channel);
-        self.set_until(&mut due, |channel| is_unread(channel).then(|| whole(channel)));
-        self.forget_due(&mut due, is_unread);
+        let forget_all = |may_go: &dyn Fn(&Channel<D::Route>) -> bool, due: &mut HashMap<Holder, Due>| {
+            self.set_until(due, |channel| may_go(channel).then(|| whole(channel)));
+            self.forget_due(due, may_go);
+        };
+        forget_all(&|channel| is_unread(channel) && !is_state(channel), &mut due);
         self.cut_longest(&mut due);
         if is_bound {
-            self.set_until(&mut due, |channel| (!is_read(channel)).then(|| whole(channel)));
-            self.forget_due(&mut due, |channel| !is_read(channel));
+            forget_all(&|channel| !is_read(channel) && !is_state(channel), &mut due);
+        }
+        forget_all(&|channel| is_unread(channel) && is_state(channel), &mut due);
+        if is_bound {
+            forget_all(&|channel| !is_read(channel) && is_state(channel), &mut due);
         }
         due.into_iter().filter(|(_, due)| due.bytes > 0).map(|(holder, _)| holder)
     }
@@ -146,8 +163,8 @@ impl<D: Deliver> MemoryEngine<D> {
         }
         let mut sizes = HashMap::<Holder, Vec<usize>>::new();
         self.for_each(|holder, history| {
-            if due.contains_key(&holder) && history.memory_bytes() > 0 {
-                sizes.entry(holder).or_default().push(history.memory_bytes());
+            if due.contains_key(&holder) && log_bytes(history) > 0 {
+                sizes.entry(holder).or_default().push(log_bytes(history));
             }
         });
         let level = |(holder, sizes)| (holder, level(sizes, due.get(&holder).map_or(0, |due| due.bytes)));
@@ -155,11 +172,11 @@ impl<D: Deliver> MemoryEngine<D> {
         self.for_each(|holder, history| {
             if let (Some(due), Some(level)) = (due.get_mut(&holder), levels.get(&holder))
                 && due.bytes > 0
-                && history.memory_bytes() > *level
+                && log_bytes(history) > *level
             {
                 let before = history.memory_bytes();
-                history.shrink(*level);
-                due.pay(before - history.memory_bytes());
+                history.shrink(*level + history.state_bytes());
+                due.pay(before.saturating_sub(history.memory_bytes()));
             }
         });
     }
@@ -192,7 +209,7 @@ impl<D: Deliver> MemoryEngine<D> {
     }
 
     /// Evicts channels of these holders, but leaves each holder at least `floor` channels. It takes channels without a
-    /// reader that are idle for `idle_ms`, in `namespace` or in a namespace with at least as many channels. Returns
+    /// reader that are idle for `idle_ms`, keyed states only if `idle_ms` is 0, in `namespace` or in a namespace with at least as many channels. Returns
     /// the number of evicted channels, at most about an eighth of the maximum. Cost: O(channels).
     fn forget_of(&self, held: HashMap<Holder, usize>, floor: usize, idle_ms: u64, namespace: Namespace) -> usize {
         let now_ms = self.now_ms();
@@ -200,6 +217,7 @@ impl<D: Deliver> MemoryEngine<D> {
         let may_go = |channel: &Channel<D::Route>| {
             held.contains_key(&channel.holder)
                 && now_ms.saturating_sub(channel.history.top_time_ms()) >= idle_ms
+                && (idle_ms == 0 || channel.history.state_keys() == 0)
                 && (channel.namespace == namespace || self.shares.in_namespace(channel.namespace) >= least)
                 && self.deliver.readers(&channel.name) == 0
         };
@@ -232,7 +250,9 @@ impl<D: Deliver> MemoryEngine<D> {
             let left = stripe.extract(&mut leaves, &self.hasher);
             for Channel { name, route, history, holder, namespace } in left {
                 let mut forgotten = lock(&self.forgotten);
-                forgotten.0 = forgotten.0.max(history.top().offset);
+                // A lost state takes an offset. So a reader that was at the top gets a gap, and reads the state again.
+                let lost = u64::from(history.state_keys() > 0);
+                forgotten.0 = forgotten.0.max(history.top().offset + lost);
                 forgotten.1 = forgotten.1.max(history.top_time_ms());
                 drop(forgotten);
                 self.bytes.fetch_sub(history.memory_bytes() + channel_bytes(&name), Relaxed);
@@ -264,44 +284,14 @@ impl Due {
     }
 }
 
-/// Returns the time up to which histories (sorted oldest first) must be evicted to free `over` bytes. If all together
-/// free less, it returns the time of the newest.
-pub(crate) fn up_to(oldest_first: &[(u64, usize)], over: usize) -> Option<u64> {
-    let mut freed = 0;
-    let enough = oldest_first.iter().find(|(_, bytes)| {
-        freed += bytes;
-        freed >= over
-    });
-    enough.or(oldest_first.last()).map(|(time_ms, _)| *time_ms)
-}
-
-/// Returns the size to which the longest histories must shrink so that at least `over` bytes are freed.
-pub(crate) fn level(mut sizes: Vec<usize>, over: usize) -> usize {
-    sizes.sort_unstable_by(|a, b| b.cmp(a));
-    let mut longest = 0;
-    for (i, size) in sizes.iter().enumerate() {
-        longest += size;
-        let next = sizes.get(i + 1).copied().unwrap_or(0);
-        // Condition: all longer histories, cut to the size of the next one, free enough.
-        if longest - next * (i + 1) >= over {
-            return (longest - over) / (i + 1);
-        }
-    }
-    0
+/// Returns the memory of a history without its state.
+fn log_bytes(history: &History) -> usize {
+    history.memory_bytes() - history.state_bytes()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn longest_histories_shrink_to_one_level() {
-        assert_eq!(level(vec![10, 50, 100], 30), 70);
-        assert_eq!(level(vec![10, 50, 100], 50), 50);
-        assert_eq!(level(vec![10, 50, 100], 70), 40);
-        assert_eq!(level(vec![10, 50, 100], 130), 10);
-        assert_eq!(level(vec![10, 50, 100], 999), 0);
-    }
 
     #[test]
     fn oldest_publications_are_evicted_until_enough() {
@@ -413,6 +403,30 @@ mod tests {
         let gap = back.gap.expect("what it had is gone");
         assert_eq!((gap.from.offset, gap.to.offset, back.publications[0].offset), (3, 4, 5));
         assert_eq!(page("old/1", 2).gap.map(|gap| (gap.from.offset, gap.to.offset)), Some((2, 4)));
+    }
+
+    #[test]
+    fn lost_state_is_a_gap_for_its_reader() {
+        let state = crate::HistoryConfig { state: true, ..Default::default() };
+        let world = World::new(Config { history: state, ..Config::default() });
+        let name = ChannelName::parse("a").unwrap();
+        let new = NewPublication { key: Some("k".into()), ..NewPublication::new(Kind::Text, "x") };
+        let Answer::Now(Some(Ok(top))) = world.engine.append(&name, new.clone()) else {
+            panic!("memory answers at once")
+        };
+        assert_eq!(world.engine.forget(|_| true), 1);
+        let page = |since| {
+            let limit = millrace_delivery::PageLimit { count: 10, bytes: 1000 };
+            let Answer::Now(Some(Ok(page))) = world.engine.page(&name, since, Default::default(), limit) else {
+                panic!("memory answers at once")
+            };
+            page
+        };
+        assert!(page(Since::StateOr(top)).gap.is_some(), "the reader was at the top");
+        let place = Since::StateAfter { epoch: top.epoch, offset: 1, began: 1 };
+        assert!(page(place).gap.is_some() && page(Since::State).publications.is_empty());
+        let Answer::Now(Some(Ok(next))) = world.engine.append(&name, new) else { panic!("memory answers at once") };
+        assert_eq!(next.offset, 3, "the lost state has taken an offset");
     }
 
     #[test]

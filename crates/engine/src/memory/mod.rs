@@ -1,7 +1,11 @@
 //! Order and history in the memory of this process. Needs no installation. History does not survive a restart; a new
 //! epoch tells every reader so.
 
-pub(crate) mod evict;
+mod evict;
+mod level;
+
+pub(crate) use evict::IDLE_MS;
+pub(crate) use level::{level, up_to};
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -14,7 +18,7 @@ use std::{
 
 use hashbrown::HashTable;
 use millrace_delivery::{
-    Appended, Bounds, History, Page, PageLimit, check_expected, check_fits, no_state, prefetch_at,
+    Appended, Bounds, History, Page, PageLimit, check_expected, check_fits, no_room_for_keys, no_state, prefetch_at,
 };
 use millrace_protocol::{
     ChannelName, Epoch, Error, Holder, NewPublication, Pattern, Position, Since,
@@ -24,6 +28,7 @@ use millrace_protocol::{
 use crate::{
     Answer, ChannelSlot, Config, Deliver, Engine, Newest,
     shares::{Namespace, Shares},
+    smallest::Smallest,
 };
 
 /// Maximum number of keys of states that one sweep expires.
@@ -48,6 +53,8 @@ pub struct MemoryEngine<D: Deliver> {
     /// their share.
     look_again_ms: AtomicU64,
     displace_again_ms: AtomicU64,
+    /// Earliest time of the next eviction, after one that could not free enough.
+    evict_again_ms: AtomicU64,
     /// Number of channels of each holder.
     shares: Shares,
     /// History limits of the channels of each namespace.
@@ -92,7 +99,7 @@ impl<D: Deliver> MemoryEngine<D> {
         let stripe = || Stripe { channels: Vec::new(), by_name: HashTable::new() };
         let stripes = (0..STRIPES).map(|_| Mutex::new(stripe())).collect();
         let (clock, hasher) = (Box::new(clock), RandomState::new());
-        let (channels, bytes, forgotten, look_again_ms, displace_again_ms) = Default::default();
+        let (channels, bytes, forgotten, look_again_ms, displace_again_ms, evict_again_ms) = Default::default();
         let channels_max = config.channels_max.min((config.history_bytes_max / 2 / CHANNEL_BYTES).max(CHANNELS_MIN));
         let shares = Shares::new(&config, channels_max);
         let bounds = shares.names().map(|namespace| config.bounds(namespace)).collect();
@@ -102,6 +109,7 @@ impl<D: Deliver> MemoryEngine<D> {
             channels_max,
             look_again_ms,
             displace_again_ms,
+            evict_again_ms,
             shares,
             bounds,
             epoch,
@@ -158,6 +166,9 @@ impl<D: Deliver> MemoryEngine<D> {
         self.deliver.expect(route);
         let now_ms = self.now_ms();
         let bounds = &self.bounds[*namespace as usize];
+        if bounds.keys_max > 0 && self.bytes.load(Ordering::Relaxed) > self.config.history_bytes_max {
+            check_room(history, &publication)?;
+        }
         let offset = match self.count(history, |history| history.append(publication, now_ms, bounds)) {
             Appended::Duplicate(offset) => offset,
             Appended::New(publication) => {
@@ -290,15 +301,21 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
         })))
     }
 
-    fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>> {
-        let mut found = Vec::new();
+    fn channels(
+        &self,
+        pattern: &Pattern,
+        after: Option<&ChannelName>,
+        max: usize,
+    ) -> Answer<Result<Vec<ChannelName>, Error>> {
+        let mut found = Smallest::new(after, max);
         for stripe in &self.stripes {
-            let stripe = lock(stripe);
-            let matching =
-                stripe.channels.iter().map(|channel| &channel.name).filter(|name| pattern.matches(name.as_str()));
-            found.extend(matching.take(max - found.len()).cloned());
+            for Channel { name, .. } in &lock(stripe).channels {
+                if found.wants(name.as_str()) && pattern.matches(name.as_str()) {
+                    found.offer(name);
+                }
+            }
         }
-        Answer::now(Ok(found))
+        Answer::now(Ok(found.into_names()))
     }
 
     /// All readers are on this node.
@@ -381,6 +398,16 @@ impl ChannelSlot {
     fn parts(self) -> Option<(usize, usize)> {
         let bits = self.0?.get();
         Some(((bits >> INDEX_BITS) as usize, (bits & ((1 << INDEX_BITS) - 1)) as usize - 1))
+    }
+}
+
+/// Checks whether a publication may enter a state while the memory is used up.
+///
+/// Errors: `too_many` for a new key.
+fn check_room(history: &History, publication: &NewPublication) -> Result<(), Error> {
+    match &publication.key {
+        Some(key) if !publication.is_deletion && !history.has_key(key) => Err(no_room_for_keys()),
+        _ => Ok(()),
     }
 }
 

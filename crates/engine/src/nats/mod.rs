@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use crate::{
     Config, Deliver, Newest, OpenError,
     remote::{Broker, BrokerError, Lease, Remote, Token},
+    smallest::Smallest,
 };
 use connection::Nats;
 pub(crate) use url::Url;
@@ -102,14 +103,19 @@ impl Broker for Arc<Nats> {
         stream::iter(tops.collect::<Vec<_>>()).buffered(AT_ONCE).try_collect().await
     }
 
-    async fn channels(&self, pattern: &Pattern, max: usize) -> Result<Vec<ChannelName>, BrokerError> {
-        let mut found = Vec::new();
+    async fn channels(
+        &self,
+        pattern: &Pattern,
+        after: Option<&ChannelName>,
+        max: usize,
+    ) -> Result<Vec<ChannelName>, BrokerError> {
+        let mut found = Smallest::new(after, max);
         for stream in self.streams_of(pattern) {
             let epoch = self.streams.known(&self.link, stream).await?.epoch;
             for tokens in subject::of_pattern(pattern) {
                 let filter = self.streams.subject(stream, epoch, &tokens);
                 let mut seen = 0;
-                while found.len() < max {
+                loop {
                     let ask = json!({ "subjects_filter": filter, "offset": seen });
                     let info = self.streams.info(&self.link, stream, ask).await?;
                     let subjects = info.state.subjects.unwrap_or_default();
@@ -117,14 +123,14 @@ impl Broker for Arc<Nats> {
                     let is_all = subjects.is_empty() || seen >= info.total;
                     let names = subjects.keys().filter_map(|subject| subject::parse(&self.prefix, subject));
                     let names = names.map(|(_, name)| name).filter(|name| pattern.matches(name.as_str()));
-                    found.extend(names.take(max - found.len()));
+                    names.for_each(|name| found.offer(&name));
                     if is_all {
                         break;
                     }
                 }
             }
         }
-        Ok(found)
+        Ok(found.into_names())
     }
 
     async fn subscribe(&self, targets: &[Target]) -> Result<(), BrokerError> {

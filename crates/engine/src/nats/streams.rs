@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_protocol::{ChannelName, Code, Epoch, Error};
+use millrace_protocol::{ChannelName, Code, Epoch, Error, INTERNAL};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ impl Streams {
         let prefix = config.prefix.clone();
         let mut all = vec![Stream::new(prefix.clone(), subject::DEFAULT_CLASS.into(), config.history)];
         let mut by_namespace = HashMap::new();
-        for (namespace, history) in &config.namespaces {
+        for (namespace, history) in config.namespaces.iter().chain([(&INTERNAL.to_owned(), &config.internal)]) {
             by_namespace.insert(namespace.clone(), all.len());
             let class = subject::token(namespace);
             all.push(Stream::new(format!("{prefix}@{class}"), class, *history));

@@ -457,7 +457,8 @@ local function read_state(keys, args)
       local offset, entry = offsets[i], nil
       if key_at[offset] then
         entry = redis.call('HGET', state.entries, key_at[offset])
-        local expires = entry and select(5, struct.unpack('>BI4I8I8I8', entry)) or 0
+        -- The reader may hold an older value of what has changed since it began: it gets the new one, and the deletion next.
+        local expires = entry and offset <= began and select(5, struct.unpack('>BI4I8I8I8', entry)) or 0
         entry = (expires == 0 or expires > now) and entry
       else
         local id = number(offset) .. '-0'

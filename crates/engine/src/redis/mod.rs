@@ -13,7 +13,7 @@ mod wire;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures_util::future::try_join_all;
+use futures_util::{StreamExt, TryStreamExt, future::try_join_all, stream};
 use millrace_delivery::{Bounds, Page, PageLimit};
 use millrace_protocol::{
     ChannelName, Code, Epoch, Error, NewPublication, Pattern, Position, Publication, Since,
@@ -24,6 +24,7 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 use crate::{
     Config, Deliver, Newest, OpenError,
     remote::{Broker, BrokerError, Events, Lease, Past, Remote, Token},
+    smallest::Smallest,
 };
 
 use keys::{BUCKETS, Keys, bucket};
@@ -38,6 +39,8 @@ const FUNCTIONS: [&str; 8] = ["append", "expire", "due", "read_state", "read", "
 /// Maximum publications and bytes of one read, when a page needs several reads.
 const CHUNK_COUNT: usize = 1000;
 const CHUNK_BYTES: usize = 1 << 20;
+/// Number of buckets whose channels are listed at the same time.
+const BUCKETS_AT_ONCE: usize = 16;
 /// Maximum number of reads for one page.
 const CHUNKS_MAX: usize = 1000;
 /// Pause for publishers after Redis was out of memory: memory returns as histories expire.
@@ -346,17 +349,33 @@ impl Broker for Redis {
         tops.into_iter().collect::<Option<_>>().ok_or_else(not_understood)
     }
 
-    async fn channels(&self, pattern: &Pattern, max: usize) -> Result<Vec<ChannelName>, BrokerError> {
+    async fn channels(
+        &self,
+        pattern: &Pattern,
+        after: Option<&ChannelName>,
+        max: usize,
+    ) -> Result<Vec<ChannelName>, BrokerError> {
         let now_ms = self.renew(Duration::ZERO, "").await?.now_ms;
-        let asked = (0..BUCKETS).map(async |bucket| {
+        let asked = (0..BUCKETS).map(|bucket| async move {
             let mut command = redis::cmd("ZRANGEBYSCORE");
             command.arg(self.keys.index(bucket)).arg(now_ms).arg("+inf");
             let names = self.query(&command).await.map_err(broker_error)?;
             redis::from_redis_value::<Vec<String>>(names).map_err(|_| not_understood())
         });
-        let names = try_join_all(asked).await?.into_iter().flatten();
-        let matching = names.filter(|name| pattern.matches(name)).filter_map(|name| ChannelName::parse(&name).ok());
-        Ok(matching.take(max).collect())
+        // The names of all buckets together may need much memory.
+        let mut buckets = stream::iter(asked).buffer_unordered(BUCKETS_AT_ONCE);
+        let mut found = Smallest::new(after, max);
+        while let Some(names) = buckets.try_next().await? {
+            for name in &names {
+                if found.wants(name)
+                    && pattern.matches(name)
+                    && let Ok(name) = ChannelName::parse(name)
+                {
+                    found.offer(&name);
+                }
+            }
+        }
+        Ok(found.into_names())
     }
 
     async fn subscribe(&self, targets: &[Target]) -> Result<(), BrokerError> {

@@ -9,7 +9,7 @@ use millrace_protocol::{
 use crate::{Config, Newest};
 
 /// Connection to a broker in the network. [`Remote`](super::Remote) does the rest: mirror, batches, retries, waiting,
-/// presence.
+/// questions between nodes.
 ///
 /// A broker connects by itself, with growing pauses between attempts, and reports its state by [`Event`]s. Its futures
 /// run on the runtime of [`Remote`](super::Remote), and each may be dropped before its end. A request without a
@@ -67,10 +67,11 @@ pub(crate) trait Broker: Send + Sync + 'static {
     /// channels are checked every 30 seconds).
     fn tops(&self, channels: &[ChannelName]) -> impl Future<Output = Result<Vec<Position>, BrokerError>> + Send;
 
-    /// Returns at most `max` channels with history that match the pattern.
+    /// Returns the channels like [`Engine::channels`](crate::Engine::channels).
     fn channels(
         &self,
         pattern: &Pattern,
+        after: Option<&ChannelName>,
         max: usize,
     ) -> impl Future<Output = Result<Vec<ChannelName>, BrokerError>> + Send;
 

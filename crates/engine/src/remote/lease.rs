@@ -11,13 +11,15 @@ use super::{
     broker::{Broker, BrokerError, Lease},
     shared::Shared,
 };
-use crate::Deliver;
+use crate::{Deliver, NodeAnswers};
 
 /// Duration of a node's lease, and interval between its renewals.
 const LEASE: Duration = Duration::from_secs(5);
 pub(super) const RENEW: Duration = Duration::from_secs(1);
 /// Interval between two counts of the channels.
 const COUNT: Duration = Duration::from_secs(5);
+/// Timeout for the answers of other nodes about the readers of a channel.
+const ANSWERS: Duration = Duration::from_millis(300);
 /// Number of failed lease renewals between two log lines about an engine that does not answer.
 const REPORT_EVERY: usize = 10;
 pub(super) const NO_ANSWER: &str = "no answer";
@@ -38,10 +40,16 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
 
     /// Returns the number of subscriptions of a channel on all live nodes.
     pub async fn presence(&self, channel: &ChannelName) -> Result<u32, BrokerError> {
+        let elsewhere = self.ask_nodes(channel.as_str(), ANSWERS).await?.answers;
+        let counts = elsewhere.iter().filter_map(|(_, answer)| answer.parse::<u32>().ok());
+        Ok(counts.fold(self.local.deliver.readers(channel), u32::saturating_add))
+    }
+
+    /// Asks the other nodes that have a lease; see [`Engine::ask_nodes`](crate::Engine::ask_nodes).
+    pub async fn ask_nodes(&self, question: &str, wait: Duration) -> Result<NodeAnswers, BrokerError> {
         let mut others: HashSet<String> = self.renew().await?.nodes.into_iter().collect();
         others.remove(&self.node);
-        let elsewhere = self.local.presence.readers_of(&self.broker, &self.node, others, channel).await?;
-        Ok(self.local.deliver.readers(channel).saturating_add(elsewhere))
+        self.local.questions.ask(&self.broker, &self.node, others, question, wait).await
     }
 
     pub async fn keep_lease(self: Arc<Self>) {

@@ -16,7 +16,7 @@ mod clock;
 mod expire;
 mod lease;
 mod past;
-mod presence;
+mod questions;
 mod retry;
 mod shared;
 mod subscribe;
@@ -35,7 +35,7 @@ use std::{
 
 use millrace_delivery::{Page, PageLimit, check_fits, no_state};
 use millrace_protocol::{
-    ChannelName, Error, NewPublication, Pattern, Position, Since,
+    ChannelName, Code, Error, NewPublication, Pattern, Position, Since,
     session::{Policy, Target},
 };
 use tokio::{
@@ -44,7 +44,9 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use crate::{Answer, Config, Deliver, Engine, Newest, OpenError, mirror::Mirror, shares::Shares};
+use crate::{
+    Answer, Answerer, Config, Deliver, Engine, Newest, NodeAnswers, OpenError, mirror::Mirror, shares::Shares,
+};
 
 pub(crate) use broker::{Broker, BrokerError, Event, Events, Lease, Token};
 pub(crate) use clock::Clock;
@@ -54,7 +56,7 @@ pub(crate) use tail::{TAIL_BYTES, Tail, decode_tail, encode_tail, take_text};
 
 use append_queues::AppendQueues;
 use lease::{NO_ANSWER, RENEW};
-use presence::Presence;
+use questions::{Questions, TEXT_BYTES_MAX};
 use retry::{RequestCounts, later, retry};
 use shared::{Local, Shared};
 use subscription_manager::SubscriptionManager;
@@ -91,7 +93,7 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
             deliver: deliver.clone(),
             mirror: Mirror::new(config.clone(), deliver),
             keeper: SubscriptionManager::default(),
-            presence: Presence::default(),
+            questions: Questions::default(),
             clock: Clock::new(clock),
         });
         let shared_events = local.clone();
@@ -168,10 +170,23 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
         T: Send + 'static,
         F: Future<Output = Result<T, BrokerError>> + Send + 'static,
     {
+        self.ask_longer(Duration::ZERO, ask)
+    }
+
+    /// Sends a request that may take longer than others; see [`Self::ask`].
+    fn ask_longer<T, F>(
+        &self,
+        longer: Duration,
+        ask: impl Fn(Arc<Shared<B, D>>) -> F + Send + Sync + 'static,
+    ) -> Answer<Result<T, Error>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, BrokerError>> + Send + 'static,
+    {
         let (sender, receiver) = oneshot::channel();
         let shared = self.shared.clone();
         self.runtime.spawn(async move {
-            let until = Instant::now() + shared.config.wait;
+            let until = Instant::now() + shared.config.wait + longer;
             let _ = sender.send(retry(&shared.counts, until, || ask(shared.clone())).await);
         });
         later(receiver)
@@ -237,12 +252,37 @@ impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
         })
     }
 
-    fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>> {
-        let pattern = pattern.clone();
+    fn channels(
+        &self,
+        pattern: &Pattern,
+        after: Option<&ChannelName>,
+        max: usize,
+    ) -> Answer<Result<Vec<ChannelName>, Error>> {
+        let (pattern, after) = (pattern.clone(), after.cloned());
         self.ask(move |shared| {
-            let pattern = pattern.clone();
-            async move { shared.broker.channels(&pattern, max).await }
+            let (pattern, after) = (pattern.clone(), after.clone());
+            async move { shared.broker.channels(&pattern, after.as_ref(), max).await }
         })
+    }
+
+    fn node(&self) -> Option<&str> {
+        Some(&self.shared.node)
+    }
+
+    fn ask_nodes(&self, question: &str, wait: Duration) -> Answer<Result<NodeAnswers, Error>> {
+        if question.len() > TEXT_BYTES_MAX {
+            let detail = format!("a question to the other nodes has at most {TEXT_BYTES_MAX} bytes");
+            return Answer::now(Err(Error::new(Code::TooLarge, detail)));
+        }
+        let question = question.to_owned();
+        self.ask_longer(wait, move |shared| {
+            let question = question.clone();
+            async move { shared.ask_nodes(&question, wait).await }
+        })
+    }
+
+    fn set_answerer(&self, answerer: Answerer) {
+        self.shared.local.questions.set_answerer(answerer);
     }
 
     fn presence(&self, channel: &ChannelName) -> Answer<Result<u32, Error>> {

@@ -9,7 +9,7 @@ use super::{
     append_queues::AppendQueues,
     broker::{Broker, Event},
     clock::Clock,
-    presence::Presence,
+    questions::Questions,
     retry::RequestCounts,
     subscription_manager::SubscriptionManager,
 };
@@ -44,7 +44,7 @@ pub(super) struct Local<D: Deliver> {
     pub deliver: Arc<D>,
     pub mirror: Mirror<D>,
     pub keeper: SubscriptionManager,
-    pub presence: Presence,
+    pub questions: Questions,
     pub clock: Clock,
 }
 
@@ -79,7 +79,7 @@ impl<D: Deliver> Local<D> {
                     self.keeper.overtaken.notify_one();
                 }
             }
-            Event::Message(message) => self.presence.on_message(&message),
+            Event::Message(message) => self.questions.on_message(&message),
             Event::LinkLost => {
                 self.keeper.link(false);
                 self.mirror.part();

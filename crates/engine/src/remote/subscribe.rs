@@ -56,7 +56,7 @@ pub(super) async fn run<B: Broker, D: Deliver>(shared: Arc<Shared<B, D>>) {
         }
     };
     let Shared { broker, node, local, .. } = &*shared;
-    let answer = local.presence.answer_questions(broker, node, |channel| local.deliver.readers(channel));
+    let answer = local.questions.answer_questions(broker, node, |channel| local.deliver.readers(channel));
     tokio::join!(answer, shared.give_up_holes(), keep);
 }
 
@@ -75,7 +75,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                     Target::Channel(name) => drop(names.insert(name.clone())),
                     Target::Pattern(pattern) => {
                         names.extend(mirror.names().into_iter().filter(|name| pattern.matches(name.as_str())));
-                        let found = self.broker.channels(pattern, PATTERN_CHANNELS_MAX).await?;
+                        let found = self.broker.channels(pattern, None, PATTERN_CHANNELS_MAX).await?;
                         let is_new = |name: &&ChannelName| is_known && mirror.top(name).is_none();
                         news.extend(found.iter().filter(is_new).cloned());
                         names.extend(found);

@@ -10,11 +10,12 @@ use millrace_delivery::Bounds;
 use millrace_protocol::{ChannelName, Epoch, Holder};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 
+use super::state::{self, StateCounts};
 use crate::{Config, OpenError};
 
 /// Application ID that marks a file as ours ("mlrc"). A newer schema has a higher number.
 const APPLICATION: i64 = 0x6d6c_7263;
-const SCHEMA: i64 = 1;
+const SCHEMA: i64 = 2;
 
 /// Maximum time that a statement waits for another program that reads or copies the file.
 const BUSY: Duration = Duration::from_secs(5);
@@ -85,6 +86,8 @@ pub(super) struct Log {
     pub bytes: usize,
     pub is_durable: bool,
     pub bounds: Bounds,
+    /// `None` if the channel is no keyed state.
+    pub state: Option<StateCounts>,
     /// The holder that created the channel. The file does not store it: channels that exist at start have none.
     pub holder: Holder,
 }
@@ -209,7 +212,11 @@ fn prepare(db: &Connection) -> Result<(), FileFault> {
     db.pragma_update(None, "synchronous", "full")?;
     if is_new {
         let marks = format!("PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};");
-        db.execute_batch(&format!("BEGIN IMMEDIATE; {TABLES} {marks} COMMIT"))?;
+        let state = state::TABLES;
+        db.execute_batch(&format!("BEGIN IMMEDIATE; {TABLES} {state} {marks} COMMIT"))?;
+    } else if schema < SCHEMA {
+        let state = state::TABLES;
+        db.execute_batch(&format!("BEGIN IMMEDIATE; {state} PRAGMA user_version = {SCHEMA}; COMMIT"))?;
     }
     Ok(())
 }
@@ -253,7 +260,8 @@ fn settle(db: &mut Connection, config: &Config) -> Result<(Epoch, Vec<(ChannelNa
         "INSERT OR REPLACE INTO store (id, epoch, boot, is_clean, is_restored) VALUES (1, ?1, ?2, 0, 0)",
         params![epoch.0, boot],
     )?;
-    let logs = read_logs(&before, config)?;
+    let mut logs = read_logs(&before, config)?;
+    logs.iter_mut().try_for_each(|(_, log)| state::adapt(&before, log))?;
     // From here on the configured durability holds: this commit also puts all earlier commits on disk.
     for (_, log) in &logs {
         let sql = "UPDATE channels SET is_durable = ?2 WHERE id = ?1 AND is_durable != ?2";
@@ -293,6 +301,7 @@ fn read_logs(db: &Connection, config: &Config) -> rusqlite::Result<Vec<(ChannelN
             bytes: row.get(7)?,
             is_durable: history.durable,
             bounds: history.bounds(),
+            state: None,
             holder: Holder::NONE,
         };
         logs.push((name, log));
@@ -305,6 +314,7 @@ impl Log {
     pub fn new(id: i64, epoch: Epoch, bounds: Bounds, is_durable: bool, holder: Holder) -> Self {
         let (top, top_time_ms, oldest_time_ms, trimmed_before_ms, bytes) = Default::default();
         let first = 1;
+        let state = (bounds.keys_max > 0).then(StateCounts::default);
         Self {
             id,
             epoch,
@@ -316,15 +326,18 @@ impl Log {
             bytes,
             is_durable,
             bounds,
+            state,
             holder,
         }
     }
 
-    /// Deletes the channel with its publications and idempotency keys.
+    /// Deletes the channel with its publications, idempotency keys and state.
     pub fn delete(&self, db: &Connection) -> rusqlite::Result<()> {
         for sql in [
             "DELETE FROM publications WHERE channel = ?1",
             "DELETE FROM idempotency_keys WHERE channel = ?1",
+            "DELETE FROM state_keys WHERE channel = ?1",
+            "DELETE FROM states WHERE channel = ?1",
             "DELETE FROM channels WHERE id = ?1",
         ] {
             db.prepare_cached(sql)?.execute([self.id])?;
@@ -349,7 +362,7 @@ impl Log {
             self.epoch.0,
             self.is_durable,
         ])?;
-        Ok(())
+        self.state.map_or(Ok(()), |state| state.store(db, self.id))
     }
 
     /// Updates the row of a channel.
@@ -365,7 +378,7 @@ impl Log {
             self.bytes,
             self.id,
         ])?;
-        Ok(())
+        self.state.map_or(Ok(()), |state| state.store(db, self.id))
     }
 }
 

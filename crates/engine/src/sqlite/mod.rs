@@ -6,10 +6,12 @@
 //! Publications are delivered and answered after their commit, so no position is used twice. Source:
 //! <https://www.sqlite.org/wal.html>.
 
+mod evict;
 mod file;
 mod queue;
 mod reader;
 mod recent;
+mod state;
 mod writer;
 
 use std::{
@@ -24,7 +26,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use millrace_delivery::{History, Page, PageLimit};
+use millrace_delivery::{History, Page, PageLimit, no_state};
 use millrace_protocol::{
     ChannelName, Code, Epoch, Error, NewPublication, Pattern, Position, Since,
     session::{Policy, Target},
@@ -99,9 +101,9 @@ impl<D: Deliver> SqliteEngine<D> {
     }
 
     fn ask(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Ask {
-        let age_max_ms = self.shared.config.bounds(name.namespace()).age_max_ms;
+        let bounds = self.shared.config.bounds(name.namespace());
         let unborn = self.shared.unborn();
-        Ask { name: name.clone(), since, policy, limit, now_ms: self.now_ms(), age_max_ms, unborn }
+        Ask { name: name.clone(), since, policy, limit, now_ms: self.now_ms(), bounds, unborn }
     }
 }
 
@@ -128,6 +130,9 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
 
     fn page(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Answer<Result<Page, Error>> {
         let Shared { config, tails, .. } = &*self.shared;
+        if since.is_state() && config.bounds(name.namespace()).keys_max == 0 {
+            return Answer::now(Err(no_state()));
+        }
         let now_ms = self.now_ms();
         match tails.page(name, since, policy, limit, now_ms) {
             Found::Here(page) => Answer::now(Ok(page)),
@@ -156,8 +161,13 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
         }
     }
 
-    fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>> {
-        Answer::now(Ok(self.shared.tails.channels(pattern, max)))
+    fn channels(
+        &self,
+        pattern: &Pattern,
+        after: Option<&ChannelName>,
+        max: usize,
+    ) -> Answer<Result<Vec<ChannelName>, Error>> {
+        Answer::now(Ok(self.shared.tails.channels(pattern, after, max)))
     }
 
     /// All readers are on this node.

@@ -10,14 +10,17 @@ use std::{
     thread::JoinHandle,
 };
 
-use millrace_delivery::PageLimit;
+use millrace_delivery::{Bounds, PageLimit};
 use millrace_protocol::{
     ChannelName, Code, Epoch, Error, Kind, Position, Publication, PublicationHead, Since, session::Policy,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::sync::oneshot;
 
-use super::file::{File, describe};
+use super::{
+    file::{File, describe},
+    state::DELETION,
+};
 use crate::{Answer, LogRateLimit, Newest, OpenError, remote::Past};
 
 const THREADS: usize = 2;
@@ -101,10 +104,10 @@ fn next(waiting: &Mutex<Receiver<Job>>) -> Option<Job> {
 }
 
 /// Snapshot of a channel's log.
-struct Log<'a> {
-    db: &'a Connection,
-    id: i64,
-    top: Position,
+pub(super) struct LogSnapshot<'a> {
+    pub db: &'a Connection,
+    pub id: i64,
+    pub top: Position,
     first: u64,
     trimmed_before_ms: u64,
 }
@@ -116,7 +119,7 @@ pub(super) struct Ask {
     pub policy: Policy,
     pub limit: PageLimit,
     pub now_ms: u64,
-    pub age_max_ms: u64,
+    pub bounds: Bounds,
     /// Epoch to report if the channel does not exist.
     pub unborn: Epoch,
 }
@@ -127,15 +130,17 @@ pub(super) struct Ask {
 /// supersede some items of this one.
 pub(super) fn page(db: &mut Connection, ask: Ask) -> rusqlite::Result<millrace_delivery::Page> {
     let moment = db.transaction()?;
-    let Some(log) = Log::find(&moment, &ask)? else {
+    let Some(log) = LogSnapshot::find(&moment, &ask)? else {
         let past = Past { top: Position { epoch: ask.unborn, offset: 0 }, after: 0, publications: Vec::new() };
-        return Ok(past.page(ask.since, ask.policy, ask.limit, ask.now_ms));
+        return Ok(past.page_of(ask.bounds.keys_max, ask.since, ask.policy, ask.limit, ask.now_ms));
     };
+    if let Since::State | Since::StateAfter { .. } = ask.since {
+        return log.state_page(&ask);
+    }
     let (top, before_first) = (log.top, log.first - 1);
     let (since, after) = match ask.since {
         Since::Now => (Since::Now, top.offset),
-        Since::Earliest => (Since::Earliest, before_first),
-        Since::State | Since::StateAfter { .. } => (Since::Earliest, before_first),
+        Since::Earliest | Since::State | Since::StateAfter { .. } => (Since::Earliest, before_first),
         Since::Position(at) | Since::StateOr(at) if at.epoch != top.epoch => (ask.since, before_first),
         Since::Position(at) | Since::StateOr(at) => (ask.since, at.offset.clamp(before_first, top.offset)),
         Since::Time(ms) => {
@@ -145,12 +150,12 @@ pub(super) fn page(db: &mut Connection, ask: Ask) -> rusqlite::Result<millrace_d
         }
     };
     let publications = log.read(after, ask.policy, ask.limit, ask.now_ms)?;
-    Ok(Past { top, after, publications }.page(since, ask.policy, ask.limit, ask.now_ms))
+    Ok(Past { top, after, publications }.page_of(ask.bounds.keys_max, since, ask.policy, ask.limit, ask.now_ms))
 }
 
 pub(super) fn newest(db: &mut Connection, ask: Ask) -> rusqlite::Result<Newest> {
     let moment = db.transaction()?;
-    let Some(log) = Log::find(&moment, &ask)? else {
+    let Some(log) = LogSnapshot::find(&moment, &ask)? else {
         return Ok(Newest { top: Position { epoch: ask.unborn, offset: 0 }, publication: None });
     };
     let one = PageLimit { count: 1, bytes: 0 };
@@ -159,7 +164,7 @@ pub(super) fn newest(db: &mut Connection, ask: Ask) -> rusqlite::Result<Newest> 
     Ok(Newest { top: log.top, publication: newest.filter(|newest| !newest.is_expired(ask.now_ms)) })
 }
 
-impl<'a> Log<'a> {
+impl<'a> LogSnapshot<'a> {
     /// Finds a channel. Publications above the age limit count as trimmed, although they may still be in the file.
     fn find(db: &'a Connection, ask: &Ask) -> rusqlite::Result<Option<Self>> {
         let sql = "SELECT id, epoch, top, first, trimmed_before_ms, oldest_time_ms FROM channels WHERE name = ?1";
@@ -169,7 +174,7 @@ impl<'a> Log<'a> {
             Ok((log, row.get::<_, u64>(5)?))
         });
         let Some((mut log, oldest_time_ms)) = found.optional()? else { return Ok(None) };
-        let young_ms = (ask.now_ms + 1).saturating_sub(ask.age_max_ms);
+        let young_ms = (ask.now_ms + 1).saturating_sub(ask.bounds.age_max_ms);
         if log.first <= log.top.offset && oldest_time_ms < young_ms {
             log.first = log.find_time(young_ms)?;
             log.trimmed_before_ms = log.time(log.first - 1)? + 1;
@@ -222,21 +227,23 @@ impl<'a> Log<'a> {
     }
 }
 
-fn publication(row: &Row<'_>) -> rusqlite::Result<Publication> {
+pub(super) fn publication(row: &Row<'_>) -> rusqlite::Result<Publication> {
+    let kind: u8 = row.get(4)?;
     let head = PublicationHead {
         offset: row.get(0)?,
         time_ms: row.get(1)?,
         key: row.get_ref(2)?.as_str_or_null()?.map(Into::into),
         expires_ms: row.get(3)?,
-        kind: kind_of(row.get(4)?),
-        is_deletion: false,
+        kind: kind_of(kind),
+        is_deletion: kind == DELETION,
     };
     Ok(Publication::new(head, row.get_ref(5)?.as_blob()?))
 }
 
-/// Returns the number of a kind in the file.
-pub(super) fn number_of(kind: Kind) -> u8 {
-    match kind {
+/// Returns the number of the kind of a publication in the file.
+pub(super) fn number_of(head: &PublicationHead) -> u8 {
+    match head.kind {
+        _ if head.is_deletion => DELETION,
         Kind::Json => 0,
         Kind::Text => 1,
         Kind::Binary => 2,
@@ -247,7 +254,7 @@ pub(super) fn number_of(kind: Kind) -> u8 {
 fn kind_of(number: u8) -> Kind {
     match number {
         0 => Kind::Json,
-        1 => Kind::Text,
+        1 | DELETION => Kind::Text,
         3 => Kind::Utf8,
         _ => Kind::Binary,
     }

@@ -12,7 +12,7 @@ use std::{
 use millrace_delivery::{Bounds, History, Page, PageLimit};
 use millrace_protocol::{ChannelName, Epoch, Pattern, Position, Publication, Since, session::Policy};
 
-use crate::{Config, Deliver, Newest};
+use crate::{Config, Deliver, Newest, smallest::Smallest};
 
 /// Maximum publications and bytes per channel, and maximum bytes of all channels. Older history is read from the file.
 const COUNT_MAX: usize = 1000;
@@ -88,14 +88,16 @@ impl<D: Deliver> RecentHistory<D> {
         })
     }
 
-    pub fn channels(&self, pattern: &Pattern, max: usize) -> Vec<ChannelName> {
-        let mut found = Vec::new();
+    pub fn channels(&self, pattern: &Pattern, after: Option<&ChannelName>, max: usize) -> Vec<ChannelName> {
+        let mut found = Smallest::new(after, max);
         for stripe in &self.stripes {
-            let stripe = lock(stripe);
-            let matching = stripe.keys().filter(|name| pattern.matches(name.as_str()));
-            found.extend(matching.take(max - found.len()).cloned());
+            for name in lock(stripe).keys() {
+                if found.wants(name.as_str()) && pattern.matches(name.as_str()) {
+                    found.offer(name);
+                }
+            }
         }
-        found
+        found.into_names()
     }
 
     pub fn channels_len(&self) -> usize {

@@ -11,20 +11,19 @@ use std::{
 };
 
 use millrace_delivery::Bounds;
-use millrace_protocol::{ChannelName, Code, Epoch, Error, Holder, Position, Publication, PublicationHead};
+use millrace_protocol::{ChannelName, Code, Epoch, Error, NewPublication, Position, Publication, PublicationHead};
 use rusqlite::{Connection, OptionalExtension, params};
+use tokio::sync::oneshot;
 
 use super::{
     Shared,
-    file::{File, Log, another, describe},
+    evict::SCAN_PAUSE_MS,
+    file::{File, Log, describe},
     queue::Submitted,
     reader::number_of,
+    state::{self, DELETION},
 };
-use crate::{
-    Deliver,
-    memory::evict::{IDLE_MS, level, up_to},
-    shares::{Namespace, Shares, victims},
-};
+use crate::{Deliver, shares::Shares};
 
 /// How long an idempotency key is remembered.
 const IDEMPOTENCY_MS: u64 = 5 * 60 * 1000;
@@ -33,31 +32,29 @@ const ENTRY_BYTES: usize = 100;
 /// A full history is trimmed by this fraction (one in 64) at once, instead of by one publication for each new one.
 const SLACK: usize = 64;
 /// Maximum publications that one transaction trims, plus twice the number of publications that it adds.
-const FORGET_MAX: usize = 4096;
-/// Maximum number of channels evicted at once to make room for others, and of their publications. One channel may
-/// exceed the second maximum.
-const CHANNELS_FORGET_MAX: usize = 1024;
-const CHANNELS_FORGET_COUNT_MAX: usize = 4 * FORGET_MAX;
-/// Pause after a scan for channels to evict that found few.
-const SCAN_PAUSE_MS: u64 = 1000;
+pub(super) const FORGET_MAX: usize = 4096;
+/// Maximum number of keys of states that one sweep expires.
+const EXPIRE_MAX: usize = 10_000;
 /// Pages returned to the file system per sweep, if more than a quarter of the file is free.
 const VACUUM_PAGES: u64 = 256;
 /// After a failure, interval between attempts to write to the file.
 const PROBE: Duration = Duration::from_secs(1);
 
 pub(super) struct Writer<D: Deliver> {
-    shared: Arc<Shared<D>>,
-    file: File,
-    logs: HashMap<ChannelName, Log>,
+    pub(super) shared: Arc<Shared<D>>,
+    pub(super) file: File,
+    pub(super) logs: HashMap<ChannelName, Log>,
     /// Number of channels of each holder.
-    shares: Shares,
+    pub(super) shares: Shares,
     /// Earliest time of the next scan, for each [`Evict`].
-    scan_again_ms: [u64; 2],
+    pub(super) scan_again_ms: [u64; 2],
+    /// Earliest time of the next plan, after one that could not free enough.
+    plan_again_ms: u64,
     next_id: i64,
     /// Bytes of payloads and keys of all channels.
-    bytes: usize,
+    pub(super) bytes: usize,
     /// `bytes` plus [`ENTRY_BYTES`] for each publication.
-    size: usize,
+    pub(super) size: usize,
     /// Channels whose history exceeds its limits.
     over: BTreeSet<ChannelName>,
     /// Channels to trim because all histories together exceed the limit, each with its target size in bytes.
@@ -65,18 +62,8 @@ pub(super) struct Writer<D: Deliver> {
     /// Channels trimmed by the plan, whose history in memory must be dropped, too.
     shrunk: Vec<ChannelName>,
     /// State of the changed channels before the current transaction.
-    before: HashMap<ChannelName, Option<Log>>,
+    pub(super) before: HashMap<ChannelName, Option<Log>>,
     is_full_sync: bool,
-}
-
-/// Channels that may be evicted to make room for new ones.
-#[derive(Clone, Copy)]
-enum Evict {
-    /// Channels whose publications have all expired, of holders with at least as many channels.
-    Empty,
-    /// Channels that are not durable, even if they hold publications. They are taken from holders above an equal
-    /// share, for a holder below it.
-    Stored,
 }
 
 /// Result of one publication within the current transaction.
@@ -90,7 +77,7 @@ impl<D: Deliver> Writer<D> {
     pub fn new(shared: Arc<Shared<D>>, mut file: File) -> Self {
         let logs: HashMap<_, _> = std::mem::take(&mut file.logs).into_iter().collect();
         let next_id = logs.values().map(|log| log.id).max().unwrap_or(0) + 1;
-        let (bytes, size) = (logs.values().map(|log| log.bytes).sum(), logs.values().map(Log::size).sum());
+        let (bytes, size) = (logs.values().map(Log::payload_bytes).sum(), logs.values().map(Log::size).sum());
         let shares = Shares::new(&shared.config, shared.config.channels_max);
         logs.iter().for_each(|(name, log)| shares.take(log.holder, shares.namespace(name)));
         let (over, plan, shrunk, before, scan_again_ms) = Default::default();
@@ -102,6 +89,7 @@ impl<D: Deliver> Writer<D> {
             logs,
             shares,
             scan_again_ms,
+            plan_again_ms: 0,
             next_id,
             bytes,
             size,
@@ -198,7 +186,7 @@ impl<D: Deliver> Writer<D> {
     /// this process; with `is_durable` it also survives a power failure.
     ///
     /// Errors: the transaction was rolled back.
-    fn transact<T>(
+    pub(super) fn transact<T>(
         &mut self,
         is_durable: bool,
         work: impl FnOnce(&mut Self, &mut usize) -> rusqlite::Result<T>,
@@ -256,9 +244,17 @@ impl<D: Deliver> Writer<D> {
             }
         };
         if let Some(key) = &new.idempotency_key
-            && let Some(offset) = self.find_or_insert_key(&log, key, now_ms)?
+            && let Some(offset) = self.find_key(&log, key, now_ms)?
         {
             return Ok(Outcome::Known(Position { epoch: log.epoch, offset }));
+        }
+        let has_room = self.size <= self.shared.config.history_bytes_max;
+        let known = match state::check(&self.file.db, &log, new, now_ms, has_room)? {
+            Ok(known) => known,
+            Err(refused) => return Ok(Outcome::Refused(refused)),
+        };
+        if let Some(key) = &new.idempotency_key {
+            self.insert_key(&log, key, now_ms)?;
         }
         let head = PublicationHead {
             offset: log.top + 1,
@@ -272,8 +268,8 @@ impl<D: Deliver> Writer<D> {
         let publication = Publication::new(head, &new.data);
         let sql = "INSERT INTO publications (channel, offset, time_ms, key, expires_ms, kind, data)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-        let PublicationHead { offset, time_ms, key, expires_ms, kind, .. } = &*publication;
-        let kind = number_of(*kind);
+        let PublicationHead { offset, time_ms, key, expires_ms, .. } = &*publication;
+        let kind = number_of(&publication);
         self.file.db.prepare_cached(sql)?.execute(params![
             log.id,
             offset,
@@ -288,6 +284,7 @@ impl<D: Deliver> Writer<D> {
         }
         (log.top, log.top_time_ms) = (*offset, *time_ms);
         log.bytes += publication.cost_bytes();
+        state::put(&self.file.db, &mut log, known, &publication)?;
         self.change(name, log);
         if log.is_over(&log.bounds, now_ms) {
             self.over.insert(name.clone());
@@ -295,17 +292,19 @@ impl<D: Deliver> Writer<D> {
         Ok(Outcome::New(log.epoch, publication, log.bounds))
     }
 
-    /// Returns the offset that this key was used for. If the key is new, assigns it to the next offset.
-    fn find_or_insert_key(&self, log: &Log, key: &str, now_ms: u64) -> rusqlite::Result<Option<u64>> {
+    /// Returns the offset that this idempotency key was used for.
+    fn find_key(&self, log: &Log, key: &str, now_ms: u64) -> rusqlite::Result<Option<u64>> {
         let db = &self.file.db;
         let sql = "SELECT offset FROM idempotency_keys WHERE channel = ?1 AND key = ?2 AND time_ms > ?3";
         let since_ms = now_ms as i64 - IDEMPOTENCY_MS as i64;
-        let known = db.prepare_cached(sql)?.query_row(params![log.id, key, since_ms], |row| row.get(0)).optional()?;
-        if known.is_none() {
-            let sql = "INSERT OR REPLACE INTO idempotency_keys (channel, key, offset, time_ms) VALUES (?1, ?2, ?3, ?4)";
-            db.prepare_cached(sql)?.execute(params![log.id, key, log.top + 1, now_ms])?;
-        }
-        Ok(known)
+        db.prepare_cached(sql)?.query_row(params![log.id, key, since_ms], |row| row.get(0)).optional()
+    }
+
+    /// Assigns an idempotency key to the next offset.
+    fn insert_key(&self, log: &Log, key: &str, now_ms: u64) -> rusqlite::Result<()> {
+        let sql = "INSERT OR REPLACE INTO idempotency_keys (channel, key, offset, time_ms) VALUES (?1, ?2, ?3, ?4)";
+        self.file.db.prepare_cached(sql)?.execute(params![log.id, key, log.top + 1, now_ms])?;
+        Ok(())
     }
 
     /// Records the state of a channel before the transaction, and stores the new one.
@@ -314,7 +313,7 @@ impl<D: Deliver> Writer<D> {
         if was.is_none() {
             self.shares.take(log.holder, self.shares.namespace(name));
         }
-        self.bytes = self.bytes + log.bytes - was.map_or(0, |was| was.bytes);
+        self.bytes = self.bytes + log.payload_bytes() - was.map_or(0, |was| was.payload_bytes());
         self.size = self.size + log.size() - was.map_or(0, |was| was.size());
         if !self.before.contains_key(name) {
             self.before.insert(name.clone(), was);
@@ -340,7 +339,8 @@ impl<D: Deliver> Writer<D> {
         }
         let max = self.shared.config.history_bytes_max;
         let goal = max - max / 8;
-        if self.size > max && self.plan.is_empty() {
+        let is_planned = self.size > max && self.plan.is_empty() && now_ms >= self.plan_again_ms;
+        if is_planned {
             self.plan = self.plan(self.size - goal, now_ms);
         }
         while self.size > goal
@@ -354,103 +354,11 @@ impl<D: Deliver> Writer<D> {
         }
         if self.size <= goal {
             self.plan.clear();
+        } else if self.plan.is_empty() && is_planned {
+            // The rest is the state of keyed channels, which stays.
+            self.plan_again_ms = now_ms + SCAN_PAUSE_MS;
         }
         Ok(())
-    }
-
-    fn may_create(&self, holder: Holder, name: &ChannelName) -> bool {
-        self.shares.may_create(holder, self.shares.namespace(name), self.logs.len())
-    }
-
-    /// Makes room for the new channels of a batch, as far as possible.
-    fn make_room(&mut self, batch: &[Submitted]) {
-        if self.shares.has_plenty(self.logs.len() + batch.len()) {
-            return;
-        }
-        for Submitted { channel, publication, .. } in batch {
-            if self.logs.contains_key(channel) || self.may_create(publication.holder, channel) {
-                continue;
-            }
-            let namespace = self.shares.namespace(channel);
-            self.evict_channels(Evict::Empty, self.shares.as_large(publication.holder), 0, namespace);
-            if !self.may_create(publication.holder, channel) {
-                let (share, held) = self.shares.over_share(publication.holder);
-                self.evict_channels(Evict::Stored, held, share, namespace);
-            }
-        }
-    }
-
-    /// Evicts channels of these holders that have no reader, but leaves each holder `floor` of them. Afterwards new
-    /// channels have another epoch, so no position is assigned twice. Cost: O(channels).
-    fn evict_channels(&mut self, kind: Evict, held: HashMap<Holder, usize>, floor: usize, namespace: Namespace) {
-        let now_ms = (self.shared.clock)();
-        if held.is_empty() || now_ms < self.scan_again_ms[kind as usize] {
-            return;
-        }
-        let least = self.shares.in_namespace(namespace);
-        let is_kind = |log: &Log| match kind {
-            Evict::Empty => log.len() == 0 || now_ms.saturating_sub(log.top_time_ms) >= log.bounds.age_max_ms,
-            Evict::Stored => !log.is_durable,
-        };
-        let may_go = |(name, log): &(&ChannelName, &Log)| {
-            let other = self.shares.namespace(name);
-            held.contains_key(&log.holder)
-                && is_kind(log)
-                && (other == namespace || self.shares.in_namespace(other) >= least)
-                && self.shared.deliver.readers(name) == 0
-        };
-        let candidates: Vec<_> = self.logs.iter().filter(may_go).collect();
-        let ages = candidates.iter().map(|(_, log)| (log.holder, log.top_time_ms)).collect();
-        let mut victims = victims(ages, &held, floor, CHANNELS_FORGET_MAX);
-        let mut budget = CHANNELS_FORGET_COUNT_MAX;
-        let goes = |(_, log): &(&ChannelName, &Log)| match victims.get_mut(&log.holder) {
-            Some((until_ms, count)) if *count > 0 && budget > 0 && log.top_time_ms <= *until_ms => {
-                *count -= 1;
-                budget = budget.saturating_sub(log.len());
-                true
-            }
-            _ => false,
-        };
-        let gone: Vec<_> = candidates.into_iter().filter(goes).map(|(name, log)| (name.clone(), *log)).collect();
-        self.scan_again_ms[kind as usize] =
-            if gone.len() >= CHANNELS_FORGET_MAX / 8 { 0 } else { now_ms + SCAN_PAUSE_MS };
-        let Ok(epoch) = another(Some(self.shared.unborn())) else { return };
-        if gone.is_empty() {
-            return;
-        }
-        let done = self.transact(false, |writer, _| {
-            for (name, log) in &gone {
-                log.delete(&writer.file.db)?;
-                writer.logs.remove(name);
-                writer.bytes -= log.bytes;
-                writer.size -= log.size();
-                writer.before.insert(name.clone(), Some(*log));
-            }
-            writer.file.db.prepare_cached("UPDATE store SET epoch = ?1")?.execute([epoch.0])
-        });
-        if done.is_ok() {
-            self.shared.epoch.store(epoch.0, Release);
-            for (name, log) in &gone {
-                self.shares.give_back(log.holder, self.shares.namespace(name));
-                self.shared.tails.close(name);
-            }
-        }
-        self.report_writability(done.err());
-    }
-
-    /// Returns the channels to shrink, with their target sizes. The holders with most bytes are reduced to one common
-    /// level. Each loses the history of its longest idle channels first, then of its longest ones. Cost: O(channels),
-    /// once per eighth of the maximum.
-    fn plan(&self, over: usize, now_ms: u64) -> VecDeque<(ChannelName, usize)> {
-        let mut by_holder = HashMap::<Holder, (usize, Vec<(&ChannelName, &Log)>)>::new();
-        for (name, log) in self.logs.iter().filter(|(_, log)| log.len() > 0) {
-            let (size, logs) = by_holder.entry(log.holder).or_default();
-            *size += log.size();
-            logs.push((name, log));
-        }
-        let level = level(by_holder.values().map(|(size, _)| *size).collect(), over);
-        let over = by_holder.into_values().filter(|(size, _)| *size > level);
-        over.flat_map(|(size, logs)| plan(&logs, size - level, now_ms)).collect()
     }
 
     /// Drops the oldest publications while `is_over` holds, within the budget. Returns true if no more need to be
@@ -467,27 +375,33 @@ impl<D: Deliver> Writer<D> {
         }
         let (from, others) = (log.first, self.size - log.size());
         {
-            let sql = "SELECT time_ms, length(data) + ifnull(octet_length(key), 0) FROM publications
+            let sql = "SELECT time_ms, length(data) + ifnull(octet_length(key), 0), 0, kind FROM publications
                 WHERE channel = ?1 AND offset >= ?2 ORDER BY offset";
-            let mut statement = self.file.db.prepare_cached(sql)?;
+            let mut statement = self.file.db.prepare_cached(if log.state.is_some() { state::OLDEST } else { sql })?;
             let mut rows = statement.query(params![log.id, from])?;
-            let mut next = || -> rusqlite::Result<Option<(u64, usize)>> {
-                rows.next()?.map(|row| Ok((row.get(0)?, row.get(1)?))).transpose()
+            let mut next = || -> rusqlite::Result<Option<(u64, usize, bool, u8)>> {
+                rows.next()?.map(|row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))).transpose()
             };
             let mut oldest = next()?;
-            while let Some((time_ms, bytes)) = oldest
+            while let Some((time_ms, bytes, is_current, kind)) = oldest
                 && *budget > 0
                 && is_over(&log, others + log.size())
             {
+                if let Some(state) = &mut log.state {
+                    state.old += usize::from(is_current);
+                    state.old_bytes += if is_current { bytes } else { 0 };
+                    state.lost_deletions = if kind == DELETION { log.first } else { state.lost_deletions };
+                }
                 log.first += 1;
                 log.bytes -= bytes;
                 log.trimmed_before_ms = time_ms + 1;
                 *budget -= 1;
                 oldest = next()?;
             }
-            log.oldest_time_ms = oldest.map_or(0, |(time_ms, _)| time_ms);
+            log.oldest_time_ms = oldest.map_or(0, |(time_ms, ..)| time_ms);
         }
         let sql = "DELETE FROM publications WHERE channel = ?1 AND offset >= ?2 AND offset < ?3";
+        let sql = if log.state.is_some() { state::DELETE_OLDEST } else { sql };
         self.file.db.prepare_cached(sql)?.execute(params![log.id, from, log.first])?;
         self.change(name, log);
         Ok(log.len() == 0 || !is_over(&log, self.size))
@@ -505,8 +419,27 @@ impl<D: Deliver> Writer<D> {
             writer.file.db.prepare_cached(sql)?.execute(params![until_ms, FORGET_MAX])
         });
         self.forget_in_memory();
-        let done = forgotten.and_then(|_| give_back(&self.file.db));
+        let done = forgotten.and_then(|_| give_back(&self.file.db)).and_then(|()| self.expire(now_ms));
         self.report_writability(done.err());
+    }
+
+    /// Writes the deletions of keys whose time to live has ended.
+    fn expire(&mut self, now_ms: u64) -> rusqlite::Result<()> {
+        let expired = state::expired(&self.file.db, now_ms, EXPIRE_MAX)?;
+        if expired.is_empty() {
+            return Ok(());
+        }
+        let names: HashMap<i64, &ChannelName> = self.logs.iter().map(|(name, log)| (log.id, name)).collect();
+        let submit = |(id, key)| {
+            let channel = (*names.get(&id)?).clone();
+            // No publisher waits for the answer.
+            let answer = oneshot::channel().0;
+            Some(Submitted { channel, publication: NewPublication::deletion(key), answer })
+        };
+        let batch: Vec<_> = expired.into_iter().filter_map(submit).collect();
+        let is_durable = self.is_durable(&batch);
+        self.write(batch, is_durable);
+        Ok(())
     }
 
     fn forget_in_memory(&mut self) {
@@ -517,7 +450,7 @@ impl<D: Deliver> Writer<D> {
     }
 
     /// Logs once when the file stops being writable, and once when it is writable again.
-    fn report_writability(&self, error: Option<rusqlite::Error>) {
+    pub(super) fn report_writability(&self, error: Option<rusqlite::Error>) {
         let was_up = self.shared.is_up.swap(error.is_none(), Release);
         let path = self.file.path.display();
         match error {
@@ -543,24 +476,6 @@ impl<D: Deliver> Writer<D> {
     }
 }
 
-/// Plans like [`Writer::plan`], for the channels of one holder.
-fn plan(logs: &[(&ChannelName, &Log)], over: usize, now_ms: u64) -> VecDeque<(ChannelName, usize)> {
-    let is_idle = |log: &Log| now_ms.saturating_sub(log.top_time_ms) >= IDLE_MS;
-    let mut idle: Vec<_> = logs.iter().filter(|(_, log)| is_idle(log)).collect();
-    idle.sort_unstable_by_key(|(_, log)| log.top_time_ms);
-    let sizes: Vec<_> = idle.iter().map(|(_, log)| (log.top_time_ms, log.size())).collect();
-    let until_ms = up_to(&sizes, over).unwrap_or(0);
-    let silent = || idle.iter().filter(|(_, log)| log.top_time_ms <= until_ms);
-    let rest = over.saturating_sub(silent().map(|(_, log)| log.size()).sum());
-    let mut plan: VecDeque<_> = silent().map(|(name, _)| ((*name).clone(), 0)).collect();
-    if rest > 0 {
-        let left = || logs.iter().filter(|(_, log)| !(is_idle(log) && log.top_time_ms <= until_ms));
-        let size = level(left().map(|(_, log)| log.size()).collect(), rest);
-        plan.extend(left().filter(|(_, log)| log.size() > size).map(|(name, _)| ((*name).clone(), size)));
-    }
-    plan
-}
-
 /// Shrinks the file a little if a large part of it is free after a burst.
 fn give_back(db: &Connection) -> rusqlite::Result<()> {
     let pages = |pragma: &str| db.pragma_query_value(None, pragma, |row| row.get::<_, u64>(0));
@@ -574,13 +489,26 @@ fn give_back(db: &Connection) -> rusqlite::Result<()> {
 }
 
 impl Log {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         (self.top + 1 - self.first) as usize
     }
 
+    /// Returns the bytes of payloads and keys of the log and of the state.
+    pub(super) fn payload_bytes(&self) -> usize {
+        self.bytes + self.state.map_or(0, |state| state.old_bytes)
+    }
+
     /// Returns the bytes that count toward the limit of all histories.
-    fn size(&self) -> usize {
-        self.bytes + self.len() * ENTRY_BYTES
+    pub(super) fn size(&self) -> usize {
+        let entries = self.len() + self.state.map_or(0, |state| state.old + state.keys);
+        self.payload_bytes() + entries * ENTRY_BYTES
+    }
+
+    /// Returns the bytes that trimming the whole log would free. A state keeps the newest publication of each key.
+    pub(super) fn trimmable(&self) -> usize {
+        let (len, state) = (self.len(), self.state.unwrap_or_default());
+        let superseded = len.saturating_sub(state.keys.saturating_sub(state.old));
+        (self.bytes + len * ENTRY_BYTES) / len.max(1) * superseded
     }
 
     fn is_over(&self, bounds: &Bounds, now_ms: u64) -> bool {

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_engine::Config;
+use millrace_engine::{Answer, Config, NodeAnswers};
 use millrace_protocol::{Code, Pattern, Position, Since, session::Target};
 
 use crate::{
@@ -262,6 +262,50 @@ fn presence_counts_live_nodes() {
             count(&two) == 7 && begin.elapsed() < Duration::from_millis(200)
         };
         assert!(until(SOON, is_quick));
+    }
+}
+
+/// Sets an answerer that repeats the question, unless the question is `unknown`.
+fn answers(node: &World, name: &'static str) {
+    node.engine.set_answerer(Arc::new(move |question| {
+        Answer::Later(Box::pin(async move {
+            match question.as_str() {
+                "{unknown}" => None,
+                "{long}" => Some("x".repeat(1 << 20)),
+                _ => Some(format!("{name} {question}")),
+            }
+        }))
+    }));
+}
+
+#[test]
+fn questions_reach_every_live_node_and_name_the_missing() {
+    for url in [redis(), redis_cluster(), nats()].into_iter().flatten() {
+        let [one, two, three]: [World; 3] = nodes(&url, &config());
+        let names = [&one, &two, &three].map(|node| node.engine.node().expect("a name").to_owned());
+        answers(&two, "two");
+        answers(&three, "three");
+        let ask =
+            |question: &str, wait_ms| wait(one.engine.ask_nodes(question, Duration::from_millis(wait_ms))).unwrap();
+        let question = format!("{{\"a\": \"{}\"}}", "x y".repeat(100_000));
+        assert!(until(SOON, || ask("{x}", 1000).answers.len() == 2));
+        let NodeAnswers { answers, missing } = ask(&question, 5000);
+        let mut expected =
+            [(names[1].clone(), format!("two {question}")), (names[2].clone(), format!("three {question}"))];
+        expected.sort();
+        assert!(answers == expected && missing.is_empty(), "{url}: {} answers, {missing:?}", answers.len());
+        let begin = Instant::now();
+        let mut both = names[1..].to_vec();
+        both.sort();
+        for unanswered in ["{unknown}", "{long}"] {
+            assert_eq!(ask(unanswered, 200), NodeAnswers { answers: Vec::new(), missing: both.clone() });
+        }
+        assert!(begin.elapsed() < Duration::from_secs(3));
+        let long = wait(one.engine.ask_nodes(&"x".repeat(1 << 20), Duration::from_secs(1)));
+        assert_eq!(long.unwrap_err().code, Code::TooLarge);
+        three.engine.close();
+        let NodeAnswers { answers, missing } = ask("{x}", 5000);
+        assert_eq!((answers.len(), missing.len()), (1, 0), "a node that has ended is not asked");
     }
 }
 

@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use millrace_engine::{Config, HistoryConfig};
 use millrace_protocol::{
-    Code, Epoch, Holder, Kind, NewPublication, Pattern, Position, Since,
+    Code, Epoch, Holder, INTERNAL, Kind, NewPublication, Pattern, Position, Since,
     session::{Policy, Target},
 };
 
@@ -193,6 +193,23 @@ fn time_never_decreases_and_is_searchable() {
     });
 }
 
+/// Neither a list nor a pattern contains the channels of the server itself, and they keep their own history.
+#[test]
+fn internal_channels_have_own_history_and_are_not_listed() {
+    let short = HistoryConfig { count_max: 1, ..HistoryConfig::default() };
+    let config = Config { history: short, internal: HistoryConfig::default(), ..Config::default() };
+    on_every_engine(config, |world| {
+        let internal = format!("{INTERNAL}/x");
+        (0..3).for_each(|_| world.publish(&internal));
+        world.publish("a");
+        let all = Pattern::parse("#").unwrap();
+        assert_eq!(wait(world.engine.channels(&all, None, 10)).unwrap(), [channel("a")]);
+        if world.engine.node().is_some() {
+            assert_eq!(world.read(&internal, Since::Earliest), (None, vec![1, 2, 3]));
+        }
+    });
+}
+
 #[test]
 fn channel_list_matches_pattern_within_limit() {
     on_every_engine(Config { channels_max: 4, ..Config::default() }, |world| {
@@ -200,10 +217,15 @@ fn channel_list_matches_pattern_within_limit() {
             world.append(name, text("x"));
         }
         let pattern = Pattern::parse("cars/+/telemetry").unwrap();
-        let mut found = wait(world.engine.channels(&pattern, 10)).unwrap();
-        found.sort();
-        assert_eq!(found, [channel("cars/1/telemetry"), channel("cars/2/telemetry")]);
-        assert_eq!(wait(world.engine.channels(&pattern, 1)).unwrap().len(), 1);
+        let list =
+            |after: Option<&str>, max| wait(world.engine.channels(&pattern, after.map(channel).as_ref(), max)).unwrap();
+        let both = [channel("cars/1/telemetry"), channel("cars/2/telemetry")];
+        assert_eq!(list(None, 10), both);
+        assert_eq!(list(None, 1), both[..1]);
+        assert_eq!(list(Some("cars/1/telemetry"), 10), both[1..]);
+        assert_eq!(list(Some("cars/1/telemetrx"), 1), both[..1], "the name need not exist");
+        assert_eq!(list(Some("cars/2/telemetry"), 10), []);
+        assert_eq!(list(None, 0), []);
         // Where several nodes share an engine, each node counts the channels only from time to time.
         let is_refused = |i: usize| match wait(world.engine.append(&channel(&format!("more/{i}")), text("x"))) {
             Ok(_) => false,

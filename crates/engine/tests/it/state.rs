@@ -12,7 +12,7 @@ use millrace_protocol::{Code, Epoch, Error, Expected, NewPublication, Position, 
 
 use crate::{
     servers::until,
-    worlds::{LIMIT, World, channel, on_every_engine, text, wait},
+    worlds::{LIMIT, World, channel, on_engines_that_bound_all, on_every_engine, text, wait},
 };
 
 /// State channels are `s/..`; their log holds three publications.
@@ -404,5 +404,51 @@ fn state_reader_resumes_from_the_log() {
         let resumed = page(Since::StateOr(positions[2]));
         assert_eq!((resumed.gap, offsets(&resumed), resumed.part), (None, vec![4, 5], Part::Log));
         assert!(page(Since::StateOr(positions[0])).gap.is_some());
+    });
+}
+
+/// The limit for all channels together: recent changes and idle channels are dropped first, states last.
+#[test]
+fn states_are_evicted_last() {
+    let state = HistoryConfig { state: true, ..HistoryConfig::default() };
+    let namespaces = [("s".to_owned(), state)].into();
+    on_engines_that_bound_all(Config { history_bytes_max: 200_000, namespaces, ..Config::default() }, |world| {
+        for i in 0..20 {
+            world.append("s/a", keyed(&format!("k{i}"), &"x".repeat(1000)));
+        }
+        world.pass(Duration::from_secs(10 * 60));
+        for _ in 0..400 {
+            world.append("busy", text(&"x".repeat(1000)));
+        }
+        assert_eq!(state_of(world, "s/a").len(), 20, "the state stays, although its channel is idle");
+        assert!(world.engine.size().1 <= 200_000, "{:?}", world.engine.size());
+        assert!(!world.read("busy", Since::Earliest).1.is_empty());
+    });
+}
+
+fn state_of(world: &World, name: &str) -> Map {
+    state(world, name, LIMIT)
+}
+
+#[test]
+fn full_memory_refuses_new_keys() {
+    let state = HistoryConfig { state: true, ..HistoryConfig::default() };
+    let config = Config { history_bytes_max: 100_000, history: state, ..Config::default() };
+    on_engines_that_bound_all(config, |world| {
+        // A reader protects the channel: its state cannot be evicted.
+        let put = |i: usize| wait(world.engine.append(&channel("a"), keyed(&format!("k{i}"), &"x".repeat(1000))));
+        let admitted = (0..1000).take_while(|i| put(*i).is_ok()).count();
+        assert!((50..150).contains(&admitted), "{admitted} keys");
+        let error = put(admitted).unwrap_err();
+        assert!(error.code == Code::TooMany && error.detail.contains("`engine.history_bytes_max`"), "{error}");
+        put(0).unwrap();
+        assert_eq!(state_of(world, "a").len(), admitted);
+        for i in 0..admitted / 2 {
+            world.append("a", deletion(&format!("k{i}")));
+        }
+        // The old values leave the log and the file with the next changes.
+        world.engine.sweep();
+        world.pass(Duration::from_secs(2));
+        assert!(until(Duration::from_secs(10), || put(admitted).is_ok()), "deletions make room");
     });
 }

@@ -141,7 +141,7 @@ fn state_in_redis_outlives_its_log() {
     assert_eq!(["m", "k", "o"].map(ttl), [":-1", ":-1", ":-1"], "nothing else does");
     assert_eq!(state(&node, "a", LIMIT).len(), 2);
     let all = Pattern::parse("#").unwrap();
-    assert_eq!(wait(node.engine.channels(&all, 10)).unwrap(), [channel("a")]);
+    assert_eq!(wait(node.engine.channels(&all, None, 10)).unwrap(), [channel("a")]);
     let gone = node.append("a", deletion("a"));
     assert_eq!(gone, Position { offset: 3, ..first }, "the epoch and the offsets continue");
     assert_eq!(ttl("m"), ":-1");

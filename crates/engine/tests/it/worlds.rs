@@ -52,7 +52,7 @@ const STARTS: &[Start] = &[
         url: || Some("sqlite:{folder}/data.db".into()),
         clock: Clock::Given,
         bounds_all: true,
-        has_state: false,
+        has_state: true,
     },
     Start { engine: "redis", url: servers::redis, clock: Clock::Own, bounds_all: false, has_state: true },
     Start { engine: "redis", url: servers::redis_cluster, clock: Clock::Own, bounds_all: false, has_state: true },

@@ -16,7 +16,7 @@ const IDLE_DEMULTIPLEXING_MW: f64 = 1058.0;
 /// Messages per second of each peer in the thesis.
 const PEER_RATE: f64 = 4.0;
 /// Channels to receivers in the series of demultiplexing, and messages in each received message.
-const RECEIVERS: f64 = 10.0;
+pub const RECEIVERS: f64 = 10.0;
 
 /// Direction in which the phone forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

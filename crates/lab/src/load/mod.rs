@@ -5,6 +5,7 @@
 //! how long the server worked. The generator measures its own lateness too and reports when it was the bottleneck.
 //! Read first: [`Plan`], [`run`], [`Dialect`].
 
+mod clients;
 pub mod dialect;
 pub mod http;
 mod ledger;
@@ -28,6 +29,7 @@ mod verdict;
 pub mod websocket;
 mod worker;
 
+pub use clients::ClientGroup;
 pub use dialect::{Dialect, Event, LoadTarget, Role};
 pub use plan::{Plan, Rate, Shape};
 pub use run::{Outcome, Sample, run, run_seen};

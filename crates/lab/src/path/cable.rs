@@ -15,7 +15,7 @@ use super::{
     emulator::{Emulator, End, Ends, Records, Report},
 };
 use crate::wire::namespace::{
-    BYPASS_FAR, BYPASS_NEAR, Cable, DEVICES, FAR, FAR_DEVICE, NEAR, NEAR_DEVICE, across, ip, up,
+    BYPASS_FAR, BYPASS_NEAR, Cable, DEVICES, FAR, FAR_DEVICE, FAR_PEERS, NEAR, NEAR_DEVICE, across, ip, up,
 };
 
 /// Packets that the kernel holds for the emulator. More are dropped, which
@@ -92,6 +92,7 @@ impl Cable for TunCable {
     fn plug_far(&self) -> anyhow::Result<()> {
         let far = open(FAR_DEVICE, &FAR.to_string())?;
         reach_loopback(FAR_DEVICE)?;
+        ip(&["addr", "add", &format!("{FAR_PEERS}/24"), "dev", FAR_DEVICE])?;
         ip(&["addr", "add", &format!("{BYPASS_FAR}/24"), "dev", FAR_DEVICE])?;
         ip(&["route", "add", DEVICES, "dev", FAR_DEVICE, "src", &FAR.to_string()])?;
         if let Some(algorithm) = &self.congestion {

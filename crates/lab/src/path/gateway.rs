@@ -11,7 +11,7 @@ use super::{
     emulator::{Emulator, End, Ends, Records, Report},
     packet_forwarder::PacketForwarder,
 };
-use crate::wire::namespace::{Namespace, drops, ip};
+use crate::wire::namespace::{Namespace, carried_bytes, drops, ip};
 
 /// Address of the devices, and of the gateway towards them.
 pub const DEVICES: Ipv4Addr = Ipv4Addr::new(10, 213, 1, 1);
@@ -115,6 +115,13 @@ impl GatewayNetwork {
         let ends = Ends { near: middle_far, far, far_address: None, bypass: None };
         let mobile = Emulator::start(mobile, &traces, seed.wrapping_add(1), ends, Records::default())?;
         Ok(Self { devices, gateway, servers, wifi, mobile, forwarder })
+    }
+
+    /// Returns the bytes at IP level that have passed between the devices and their link, in both directions.
+    ///
+    /// Errors: the counters cannot be read.
+    pub fn device_bytes(&self) -> anyhow::Result<u64> {
+        self.devices.run(|| carried_bytes(NEAR))
     }
 
     /// Waits until the packets on their way have arrived, then stops forwarding and both links.

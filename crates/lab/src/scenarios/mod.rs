@@ -32,10 +32,10 @@
 mod carcare_latency;
 mod carcare_reliability;
 pub mod carcare_wire;
+mod karadogan_arm_probe;
 mod karadogan_forwarding;
 mod karadogan_gateway;
 mod karadogan_servo;
-mod karadogan_topologies;
 mod networks;
 mod somogyi_tls;
 
@@ -57,16 +57,15 @@ pub static SCENARIOS: &[Scenario] = &[
         &karadogan_forwarding::KaradoganForwarding,
     ),
     Scenario::experiment(
-        "karadogan-topologies",
-        include_str!("karadogan_topologies/scenario.toml"),
-        &karadogan_topologies::KaradoganTopologies,
-    ),
-    Scenario::experiment(
         "karadogan-servo",
         include_str!("karadogan_servo/scenario.toml"),
         &karadogan_servo::KaradoganServo,
     ),
-    Scenario::sweep("karadogan-arm-probe", include_str!("karadogan_arm_probe/scenario.toml")),
+    Scenario::experiment(
+        "karadogan-arm-probe",
+        include_str!("karadogan_arm_probe/scenario.toml"),
+        &karadogan_arm_probe::KaradoganArmProbe,
+    ),
     Scenario::sweep("carcare-latency", include_str!("carcare_latency/scenario.toml")).with(carcare_latency::tables),
     Scenario::experiment("carcare-wire", include_str!("carcare_wire/scenario.toml"), &carcare_wire::CarcareWire),
     Scenario::experiment(
@@ -81,10 +80,14 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario::sweep("storm", include_str!("storm/scenario.toml")),
 ];
 
-/// Returns the scenario with this name.
+/// Former names of scenarios, and their names now.
+const RENAMED: [(&str, &str); 1] = [("karadogan-topologies", "karadogan-arm-probe")];
+
+/// Returns the scenario with this name, or with this former name.
 ///
 /// Errors: no scenario has this name. The error names the most similar one.
 pub fn find(name: &str) -> anyhow::Result<&'static Scenario> {
+    let name = RENAMED.iter().find(|(former, _)| *former == name).map_or(name, |(_, now)| now);
     SCENARIOS.iter().find(|scenario| scenario.name == name).ok_or_else(|| {
         let names = SCENARIOS.iter().map(|scenario| scenario.name);
         anyhow::anyhow!("no scenario {name}{}; `millrace lab list` has all", nearest(name, names))
@@ -127,6 +130,14 @@ mod tests {
             for row in scenario.about().rows {
                 assert!(rows.contains(&format!("| {row} |")), "{}: no row {row}", scenario.name);
             }
+        }
+    }
+
+    #[test]
+    fn former_name_finds_the_scenario() {
+        for (former, now) in RENAMED {
+            assert!(SCENARIOS.iter().all(|scenario| scenario.name != former), "{former} is in use");
+            assert_eq!(find(former).map(|scenario| scenario.name).ok(), Some(now));
         }
     }
 

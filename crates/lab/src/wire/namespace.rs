@@ -13,6 +13,9 @@ use nix::sched::{CloneFlags, unshare};
 /// Addresses of the near end (the client) and the far end (the server).
 pub const NEAR: Ipv4Addr = Ipv4Addr::new(10, 213, 0, 1);
 pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 213, 0, 2);
+/// A second address at the far end, for peers that bind it. An emulated link translates [`FAR`] to 127.0.0.1, so that
+/// sockets that are bound to [`FAR`] receive nothing.
+pub const FAR_PEERS: Ipv4Addr = Ipv4Addr::new(10, 213, 0, 3);
 /// Addresses of a way around an emulated link, for a client that is near the server.
 pub const BYPASS_NEAR: Ipv4Addr = Ipv4Addr::new(10, 213, 1, 1);
 pub const BYPASS_FAR: Ipv4Addr = Ipv4Addr::new(10, 213, 1, 2);
@@ -136,17 +139,36 @@ pub fn check() -> anyhow::Result<()> {
 ///
 /// Errors: no such process or device.
 pub fn drops(process: Option<u32>, device: &str) -> anyhow::Result<u64> {
+    Ok(counters(process, device)?.drops)
+}
+
+/// Returns the bytes that a device has received and sent at IP level, in the namespace of this thread. The device must
+/// carry IP packets, not frames.
+///
+/// Errors: no such device.
+pub fn carried_bytes(device: &str) -> anyhow::Result<u64> {
+    Ok(counters(None, device)?.bytes)
+}
+
+/// Counters of a device, as sums of both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DeviceCounters {
+    bytes: u64,
+    drops: u64,
+}
+
+fn counters(process: Option<u32>, device: &str) -> anyhow::Result<DeviceCounters> {
     let of = process.map_or_else(|| "thread-self".to_owned(), |id| id.to_string());
     let text = std::fs::read_to_string(format!("/proc/{of}/net/dev"))?;
-    drops_of(&text, device).with_context(|| format!("no device {device} in /proc/{of}/net/dev"))
+    counters_of(&text, device).with_context(|| format!("no device {device} in /proc/{of}/net/dev"))
 }
 
 /// Source: kernel documentation, "networking/statistics.rst".
-fn drops_of(text: &str, device: &str) -> Option<u64> {
+fn counters_of(text: &str, device: &str) -> Option<DeviceCounters> {
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'))?;
     let counters: Vec<u64> = line.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
-    let (received, sent) = (counters.get(3)?, counters.get(11)?);
-    Some(received + sent)
+    let sum = |received: usize, sent: usize| Some(counters.get(received)? + counters.get(sent)?);
+    Some(DeviceCounters { bytes: sum(0, 8)?, drops: sum(3, 11)? })
 }
 
 /// Moves this thread into a new network namespace, in which only loopback works. Programs that this thread starts are
@@ -180,9 +202,10 @@ mod tests {
     }
 
     #[test]
-    fn drops_of_a_device_are_the_sum_of_both_directions() {
+    fn counters_of_a_device_are_sums_of_both_directions() {
         let text = "Inter-| Receive | Transmit\n face |bytes packets errs drop\n\
                       lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  near: 0 0 0 5 0 0 0 0 0 0 0 7 0 0 0 0\n";
-        assert_eq!((drops_of(text, "near"), drops_of(text, "lo"), drops_of(text, "ear")), (Some(12), Some(16), None));
+        let of = |device: &str| counters_of(text, device).map(|DeviceCounters { bytes, drops }| (bytes, drops));
+        assert_eq!((of("near"), of("lo"), of("ear")), (Some((0, 12)), Some((10, 16)), None));
     }
 }

@@ -27,16 +27,21 @@ pub fn write_envelope(
         out.extend_from_slice(b"\"deleted\":true}");
         return;
     }
+    write_data(out, publication.kind(), publication.data());
+    out.push(b'}');
+}
+
+/// Appends `"data"`, and `"encoding"` for a binary payload: the fields that [`crate::session::decode_data`] decodes.
+pub fn write_data(out: &mut Vec<u8>, kind: Kind, data: &[u8]) {
     out.extend_from_slice(b"\"data\":");
-    match publication.kind() {
-        Kind::Json => write_without_line_breaks(out, publication.data()),
-        Kind::Text | Kind::Utf8 => write_json(out, &String::from_utf8_lossy(publication.data())),
+    match kind {
+        Kind::Json => write_without_line_breaks(out, data),
+        Kind::Text | Kind::Utf8 => write_json(out, &String::from_utf8_lossy(data)),
         Kind::Binary => {
-            write_json(out, BASE64_STANDARD.encode(publication.data()).as_str());
+            write_json(out, BASE64_STANDARD.encode(data).as_str());
             out.extend_from_slice(b",\"encoding\":\"base64\"");
         }
     }
-    out.push(b'}');
 }
 
 /// Appends `{"push"?, "channel"?, "from", "to"}`.
@@ -57,6 +62,30 @@ fn write_start(out: &mut Vec<u8>, start: &[u8], channel: Option<&ChannelName>) {
         out.extend_from_slice(channel.as_str().as_bytes());
         out.extend_from_slice(b"\",");
     }
+}
+
+/// One page of the state of a keyed channel.
+#[derive(Debug)]
+pub struct StatePage<'a> {
+    /// Position of the end of the page. After the last page, the changes begin here.
+    pub position: Position,
+    /// Start of the next page; `None` after the last one.
+    pub next: Option<Since>,
+    /// The page begins the state anew, because the previous page can no longer be continued.
+    pub restart: bool,
+    pub publications: &'a [Publication],
+}
+
+/// Appends `"messages": [..]`.
+fn write_messages(out: &mut Vec<u8>, epoch: Epoch, publications: &[Publication]) {
+    out.extend_from_slice(b"\"messages\":[");
+    for (i, publication) in publications.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        write_envelope(out, false, None, epoch, publication);
+    }
+    out.push(b']');
 }
 
 /// Builder of the JSON response of a poll, of `history` and of reads of several channels.
@@ -80,14 +109,27 @@ impl Envelope {
             write_gap(&mut out, false, None, gap);
             out.push(b',');
         }
-        out.extend_from_slice(b"\"messages\":[");
-        for (i, publication) in publications.iter().enumerate() {
-            if i > 0 {
-                out.push(b',');
-            }
-            write_envelope(&mut out, false, None, epoch, publication);
+        write_messages(&mut out, epoch, publications);
+        out.push(b'}');
+        out
+    }
+
+    /// Returns one page of a state: `{"position", "next"?, "restart"?, "messages": [..]}`.
+    pub fn state(page: &StatePage<'_>) -> Vec<u8> {
+        let mut out = Vec::with_capacity(96 + page.publications.iter().map(|p| p.data().len() + 80).sum::<usize>());
+        out.extend_from_slice(b"{\"position\":\"");
+        page.position.write(&mut out);
+        out.extend_from_slice(b"\",");
+        if let Some(next) = page.next {
+            out.extend_from_slice(b"\"next\":\"");
+            next.write(&mut out);
+            out.extend_from_slice(b"\",");
         }
-        out.extend_from_slice(b"]}");
+        if page.restart {
+            out.extend_from_slice(b"\"restart\":true,");
+        }
+        write_messages(&mut out, page.position.epoch, page.publications);
+        out.push(b'}');
         out
     }
 

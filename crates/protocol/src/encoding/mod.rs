@@ -4,7 +4,7 @@
 mod envelope;
 pub mod xml;
 
-pub use envelope::{Envelope, write_envelope, write_gap};
+pub use envelope::{Envelope, StatePage, write_data, write_envelope, write_gap};
 
 use std::io::Write;
 

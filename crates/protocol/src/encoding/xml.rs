@@ -5,6 +5,7 @@ use std::fmt::Write;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::Value;
 
+use super::StatePage;
 use crate::{Epoch, Gap, Kind, Publication, Since};
 
 const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n";
@@ -16,6 +17,24 @@ pub fn answer(position: Since, more: bool, gap: Option<Gap>, epoch: Epoch, publi
     if let Some(gap) = gap {
         let _ = write!(out, "<gap from=\"{}\" to=\"{}\"/>", gap.from, gap.to);
     }
+    write_messages(&mut out, epoch, publications);
+    out.push_str("</answer>");
+    out
+}
+
+/// Returns one page of a state: `<answer position next? restart?><message ..><data>..</data></message></answer>`.
+pub fn state(page: &StatePage<'_>) -> String {
+    let mut out = format!("{DECLARATION}<answer position=\"{}\"", page.position);
+    if let Some(next) = page.next {
+        let _ = write!(out, " next=\"{next}\"");
+    }
+    out.push_str(if page.restart { " restart=\"true\">" } else { ">" });
+    write_messages(&mut out, page.position.epoch, page.publications);
+    out.push_str("</answer>");
+    out
+}
+
+fn write_messages(out: &mut String, epoch: Epoch, publications: &[Publication]) {
     for publication in publications {
         let _ = write!(
             out,
@@ -29,7 +48,7 @@ pub fn answer(position: Since, more: bool, gap: Option<Gap>, epoch: Epoch, publi
             _ if publication.is_deletion => out.push_str(" deleted=\"true\">"),
             Kind::Json => {
                 out.push('>');
-                write_element(&mut out, "data", &value(publication.data()));
+                write_element(out, "data", &value(publication.data()));
             }
             Kind::Text | Kind::Utf8 => {
                 let _ = write!(out, "><data>{}</data>", escape(&String::from_utf8_lossy(publication.data())));
@@ -40,8 +59,6 @@ pub fn answer(position: Since, more: bool, gap: Option<Gap>, epoch: Epoch, publi
         }
         out.push_str("</message>");
     }
-    out.push_str("</answer>");
-    out
 }
 
 /// Parses a JSON payload. A payload with a number out of range, such as `1e999`, is returned as text.

@@ -40,6 +40,8 @@ pub const CLOSE_GAP: u16 = 4000;
 pub const CLOSE_EXPIRED: u16 = 4001;
 /// Millrace code: the token was revoked; do not reconnect with it.
 pub const CLOSE_REVOKED: u16 = 4003;
+/// Millrace code: the app's back end refused a publication of a bare WebSocket; the reason is `CODE: TEXT`.
+pub const CLOSE_REFUSED: u16 = 4008;
 
 /// Appends one whole, unmasked frame.
 pub fn encode(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {

@@ -65,6 +65,9 @@ pub struct Rights {
     pub publish: Vec<String>,
     pub presence: Vec<String>,
     pub history: Vec<String>,
+    /// True if the client may send operator requests. It includes no permission on channels.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub admin: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -104,6 +107,11 @@ impl Config {
     /// namespaces.
     pub fn is_configured(&self) -> bool {
         !self.secret.is_empty() || !self.keys.is_empty() || !self.jwks.is_empty() || !self.api_keys.is_empty()
+    }
+
+    /// Returns the time for which a revocation must be kept.
+    pub fn revocation_lifetime(&self) -> Duration {
+        self.lifetime_max + 2 * self.leeway
     }
 
     /// Checks ranges and combinations that the types cannot express. Files are read when the server starts.
@@ -146,6 +154,9 @@ impl Config {
         }
         if !(256..=64 * 1024).contains(&self.token_bytes_max) {
             return bad("token_bytes_max", "must be from 256 to 65536 bytes");
+        }
+        if self.default.admin {
+            return bad("default.admin", "must be false: name the permission `admin` in each token that needs it");
         }
         if let Err(error) = self.default.check() {
             return bad("default", &format!("has an invalid pattern: {}", error.detail));
@@ -204,6 +215,7 @@ impl Rights {
         if rights.iter().map(|(_, patterns)| patterns.len()).sum::<usize>() > RULES_MAX {
             return Err(refused(format!("the token has more than {RULES_MAX} channel patterns")));
         }
+        grant.is_admin |= self.admin;
         for (right, patterns) in rights {
             for pattern in patterns {
                 grant.allow(right, fill(pattern, grant.subject.as_deref())?);

@@ -37,8 +37,15 @@ use self::{
     revocations::{List, Revocations},
 };
 
-/// Permissions of clients without a token, by namespace.
-pub type Anonymous = BTreeMap<String, Vec<Permission>>;
+/// Permissions of clients without a token.
+#[derive(Clone, Debug, Default)]
+pub struct Anonymous {
+    pub namespaces: BTreeMap<String, Vec<Permission>>,
+    /// True if the app's back end grants permissions when a client connects. Then a client without a token has only
+    /// those of the namespaces besides.
+    pub has_connect_hook: bool,
+}
+
 /// Function that returns the seconds since 1970.
 pub type Clock = fn() -> u64;
 
@@ -157,15 +164,16 @@ impl Auth {
         }
     }
 
-    /// Revokes on this node, for as long as any token may live. The caller, or the file of revocations, must inform
-    /// other nodes.
+    /// Revokes on this node, until `until_s` in seconds since 1970.
     ///
     /// Errors: [`Code::TooMany`].
-    pub fn revoke(&self, revoked: Revoked) -> Result<(), Error> {
-        let now_s = (self.clock)();
-        let config = &self.rules().config;
-        let until_s = now_s.saturating_add(config.lifetime_max.as_secs()).saturating_add(2 * config.leeway.as_secs());
-        self.revocations.add(revoked, until_s, now_s)
+    pub fn revoke(&self, revoked: Revoked, until_s: u64) -> Result<(), Error> {
+        self.revocations.add(revoked, until_s, (self.clock)())
+    }
+
+    /// Returns the time until which a revocation must be kept: no token that was issued before now lives longer.
+    pub fn revoked_until_s(&self) -> u64 {
+        (self.clock)().saturating_add(self.rules().config.revocation_lifetime().as_secs())
     }
 
     fn rules(&self) -> Arc<Rules> {
@@ -260,11 +268,12 @@ fn remote(config: &Config, old: Option<&Rules>) -> Result<Option<Arc<RemoteKeys>
 }
 
 fn anonymous_grant(config: &Config, anonymous: &Anonymous) -> Result<Grant, AuthError> {
-    if !config.is_configured() && anonymous.values().all(Vec::is_empty) {
+    let is_closed = config.is_configured() || anonymous.has_connect_hook;
+    if !is_closed && anonymous.namespaces.values().all(Vec::is_empty) {
         return Ok(Grant::everything());
     }
     let mut grant = Grant::nothing();
-    for (namespace, rights) in anonymous {
+    for (namespace, rights) in &anonymous.namespaces {
         let pattern = Pattern::parse(&format!("{namespace}/#"))
             .map_err(|error| AuthError::Namespace { namespace: namespace.clone(), error })?;
         rights.iter().for_each(|right| grant.allow(*right, pattern.clone()));

@@ -9,6 +9,7 @@ use std::{
 };
 
 use millrace_protocol::{Code, Error, Grant};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 /// Revocations by the admin API, kept in memory for as long as a token may live, and those listed in the file.
@@ -33,12 +34,14 @@ pub struct List {
     subjects: HashMap<String, (u64, u64)>,
 }
 
-/// A revocation.
-#[derive(Clone, Debug, PartialEq)]
+/// A revocation. Nodes send it to each other in JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Revoked {
     /// Revokes the token with this `jti`, or the API key of this name.
+    #[serde(rename = "jti")]
     Id(String),
     /// Revokes every token of the subject whose `iat` is before this time, in seconds since 1970, or missing.
+    #[serde(rename = "sub")]
     Subject { subject: String, before_s: u64 },
 }
 
@@ -47,7 +50,7 @@ impl Revocations {
         Self { lists: RwLock::new(Lists { entries_max, ..Lists::default() }), changes: watch::Sender::new(0) }
     }
 
-    /// Adds a revocation.
+    /// Adds a revocation. One that the list already contains changes nothing, and nothing is notified.
     ///
     /// Units: `until_s`, by when all tokens that the revocation concerns have expired, and `now_s` in seconds since
     /// 1970.
@@ -56,6 +59,9 @@ impl Revocations {
     pub fn add(&self, revoked: Revoked, until_s: u64, now_s: u64) -> Result<(), Error> {
         {
             let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
+            if lists.by_api.includes(&revoked, until_s) {
+                return Ok(());
+            }
             let max = lists.entries_max;
             if lists.by_api.len() >= max {
                 lists.by_api.drop_expired(now_s);
@@ -150,6 +156,16 @@ impl List {
         }
     }
 
+    /// Returns true if the list contains this revocation, or one that covers it.
+    fn includes(&self, revoked: &Revoked, until_s: u64) -> bool {
+        match revoked {
+            Revoked::Id(id) => self.ids.get(id).is_some_and(|until| *until >= until_s),
+            Revoked::Subject { subject, before_s } => {
+                self.subjects.get(subject).is_some_and(|(before, until)| before >= before_s && *until >= until_s)
+            }
+        }
+    }
+
     fn len(&self) -> usize {
         self.ids.len() + self.subjects.len()
     }
@@ -185,6 +201,9 @@ mod tests {
         revocations.add(Revoked::Id("a".into()), 500, 0).unwrap();
         revocations.add(Revoked::Subject { subject: "bob".into(), before_s: 100 }, 500, 0).unwrap();
         assert_eq!(*changes.borrow(), 2);
+        revocations.add(Revoked::Id("a".into()), 400, 0).unwrap();
+        revocations.add(Revoked::Subject { subject: "bob".into(), before_s: 99 }, 500, 0).unwrap();
+        assert_eq!(*changes.borrow(), 2, "the list contains both already");
         assert!(revocations.contain(&grant("x", "a", Some(1000))));
         assert!(revocations.contain(&grant("bob", "b", Some(99))) && revocations.contain(&grant("bob", "b", None)));
         assert!(

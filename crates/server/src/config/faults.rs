@@ -120,6 +120,12 @@ fn schema() -> Table {
         state: Some(false),
         keys_max: Some(0),
         anonymous: Vec::new(),
+        hooks: crate::hooks::NamespaceConfig {
+            subscribe: Some(String::new()),
+            publish: Some(String::new()),
+            rpc: Some(String::new()),
+            on_failure: Some(Default::default()),
+        },
     };
     config.namespaces.insert(ANY.into(), namespace);
     config.auth.api_keys.insert(ANY.into(), crate::auth::ApiKey::default());

@@ -38,6 +38,7 @@ pub struct Config {
     pub turn: crate::turn::Config,
     pub engine: Engine,
     pub history: millrace_engine::HistoryConfig,
+    pub hooks: crate::hooks::Config,
     pub namespaces: BTreeMap<String, Namespace>,
     pub drain: Drain,
     pub log: Log,
@@ -203,6 +204,9 @@ impl Drain {
     }
 }
 
+/// Maximum history of a channel of the server itself, in bytes: 100,000 revocations of the longest names.
+const INTERNAL_BYTES_MAX: usize = 64 << 20;
+
 /// Allowed maximum numbers of keys of a state.
 const KEYS: std::ops::RangeInclusive<usize> = 1..=10_000_000;
 
@@ -273,6 +277,7 @@ impl Config {
             );
         }
         self.auth.check()?;
+        self.hooks.check(&self.namespaces)?;
         if let Some(name) = self.namespaces.keys().find(|name| name.contains('/') || ChannelName::parse(name).is_err())
         {
             return bad(&format!("namespaces.{name}"), "must be the first level of a channel name");
@@ -306,6 +311,12 @@ impl Config {
         millrace_engine::Config {
             history: self.history,
             namespaces: self.namespaces.iter().map(|(name, own)| (name.clone(), own.history(self.history))).collect(),
+            internal: millrace_engine::HistoryConfig {
+                count_max: self.auth.revoked_max,
+                bytes_max: INTERNAL_BYTES_MAX,
+                age_max: self.auth.revocation_lifetime(),
+                ..millrace_engine::HistoryConfig::default()
+            },
             reserved: vec!["rooms".into()],
             channels_max: self.engine.channels_max,
             history_bytes_max: self.engine.history_bytes_max,
@@ -316,7 +327,13 @@ impl Config {
 
     /// Returns the permissions without a token, per namespace.
     pub fn anonymous(&self) -> crate::auth::Anonymous {
-        self.namespaces.iter().map(|(name, own)| (name.clone(), own.anonymous.clone())).collect()
+        let namespaces = self.namespaces.iter().map(|(name, own)| (name.clone(), own.anonymous.clone())).collect();
+        crate::auth::Anonymous { namespaces, has_connect_hook: !self.hooks.connect.is_empty() }
+    }
+
+    /// Returns whether clients are authenticated, by tokens or by the app's back end.
+    pub fn authenticates(&self) -> bool {
+        self.auth.is_configured() || !self.hooks.connect.is_empty()
     }
 
     /// Returns the configuration for operators, without secrets.
@@ -332,6 +349,8 @@ impl Config {
         if let Some((url, _)) = config.auth.jwks.split_once('?') {
             config.auth.jwks = format!("{url}?(hidden)");
         }
+        config.hooks.hide_secrets();
+        config.namespaces.values_mut().for_each(|namespace| namespace.hooks.hide_secrets());
         let (own, turn) = (&mut config.server.secret, &mut config.turn.secret);
         for secret in [own, turn, &mut config.auth.secret, &mut config.admin.token] {
             if !secret.is_empty() {

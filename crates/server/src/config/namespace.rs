@@ -17,6 +17,12 @@ pub struct Namespace {
     pub keys_max: Option<usize>,
     /// Permissions without a token.
     pub anonymous: Vec<Permission>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub hooks: crate::hooks::NamespaceConfig,
+}
+
+fn is_default(hooks: &crate::hooks::NamespaceConfig) -> bool {
+    *hooks == Default::default()
 }
 
 impl Namespace {

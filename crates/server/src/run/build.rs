@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 use millrace_engine::Engine;
+use millrace_hooks::Hooks;
 use millrace_node::Router;
 use millrace_protocol::ticket::TicketKey;
 use millrace_transport::{
@@ -30,9 +31,10 @@ pub struct Services {
     pub tickets: Arc<TicketKey>,
     pub auth: Arc<Auth>,
     pub access: Arc<Access>,
+    pub hooks: Option<Arc<Hooks>>,
 }
 
-/// Opens the engine, reads the keys of tokens, and creates the pages.
+/// Opens the engine, reads the keys of tokens, starts the hooks, and creates the pages.
 ///
 /// Errors: an engine that cannot be opened, or an unreadable file of keys or certificates.
 pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<Limits>) -> anyhow::Result<Services> {
@@ -49,6 +51,8 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
     site.public_metrics = config.server.public_metrics || secure::is_open(config);
     site.ca = crate::tls::given_out(&config.tls)?;
     site.acme = tls.and_then(Tls::acme);
+    let hooks = config.hooks.start(&config.namespaces)?;
+    site.hooks.clone_from(&hooks);
     site.turn = sockets.turn.server.as_ref().map(|server| server.metrics.clone());
     let tickets = Arc::new(ticket_key(config)?);
     let auth = Arc::new(Auth::new(&config.auth, &config.anonymous(), unix_s).context("`[auth]`")?);
@@ -60,7 +64,7 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
         behind_proxy: config.server.behind_proxy,
         is_https: tls.is_some() && !config.server.behind_proxy,
     });
-    Ok(Services { router, engine, metrics, ready, limits, site: Arc::new(site), tickets, auth, access })
+    Ok(Services { router, engine, metrics, ready, limits, site: Arc::new(site), tickets, auth, access, hooks })
 }
 
 /// Returns the key of resume tickets: derived from the configured secret, or else random.

@@ -20,6 +20,7 @@ use std::{
 
 use anyhow::Context as _;
 use millrace_engine::Engine;
+use millrace_hooks::Hooks;
 use millrace_transport::{Drain, RECONNECT_GRACE, access::unix_s};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -50,6 +51,7 @@ pub struct Running {
     engine: Arc<dyn Engine>,
     metrics: Vec<ShardMetrics>,
     auth: Arc<Auth>,
+    hooks: Option<Arc<Hooks>>,
     /// The configuration in effect, before [`memory::apportion`].
     config: Config,
 }
@@ -84,8 +86,8 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     }
     let shards = services.metrics.len();
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
-    let Services { ready, engine, metrics, auth, .. } = services;
-    Ok(Running { address, admin, threads, ready, tls, engine, metrics, auth, config })
+    let Services { ready, engine, metrics, auth, hooks, .. } = services;
+    Ok(Running { address, admin, threads, ready, tls, engine, metrics, auth, hooks, config })
 }
 
 impl Running {
@@ -116,6 +118,9 @@ impl Running {
             return tracing::error!(error, "the new certificate is invalid; the old configuration stays in use");
         }
         self.auth.apply(auth);
+        if let Some(hooks) = &self.hooks {
+            hooks.set_signer(config.hooks.signer());
+        }
         for (key, at_once) in changes(&self.config, &config) {
             match at_once {
                 true => tracing::info!(key, "setting changed"),

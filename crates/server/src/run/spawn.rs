@@ -7,6 +7,7 @@ use std::{
     rc::Rc,
     sync::{Arc, atomic::AtomicBool, mpsc as thread_mpsc},
     thread::JoinHandle,
+    time::Duration,
 };
 
 use millrace_carcare::CarCare;
@@ -18,6 +19,7 @@ use millrace_protocol::ticket::TicketKey;
 use millrace_transport::{
     Admission, Context, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets,
     access::{Access, unix_s},
+    admission::hooks::Hooks,
     serve,
 };
 use serde_json::Value;
@@ -29,8 +31,17 @@ use tokio::{
 };
 
 use super::{bind::Sockets, build::Services};
-use crate::{Config, admin::Admin, agent, memory, metrics::ShardMetrics, pages::Site, tls::Tls};
+use crate::{
+    Config,
+    admin::{self, Admin, AdminRoutes, Jobs},
+    agent, memory,
+    metrics::ShardMetrics,
+    pages::Site,
+    tls::Tls,
+};
 
+/// Maximum time that a start waits for the stored revocations.
+const REVOCATIONS: Duration = Duration::from_secs(2);
 /// Maximum number of queued requests to a shard from operators and other shards.
 const QUESTIONS_MAX: usize = 1024;
 
@@ -92,7 +103,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
         shown: watch::Sender::new(config.shown()),
         ended: watch::Sender::new(false),
     };
-    let Sockets { listeners, mut udp, rtc, turn, mut agent, admin, .. } = sockets;
+    let Sockets { listeners, mut udp, rtc, turn, mut agent, admin: admin_listener, .. } = sockets;
     let (questions, asked): (Vec<_>, Vec<_>) =
         listeners.iter().map(|_| mpsc::channel::<Question>(QUESTIONS_MAX)).unzip();
     let (room_questions, rooms_asked): (Vec<_>, Vec<_>) =
@@ -100,6 +111,31 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
     let rooms = rooms::Shared::new(config.rooms.clone());
     let mut rtc = rtc.into_iter();
     let mut handles = Vec::with_capacity(listeners.len());
+    let (jobs, receiver) = Jobs::new();
+    let operators = Admin {
+        token: config.admin.token.clone(),
+        site: services.site.clone(),
+        auth: services.auth.clone(),
+        engine: services.engine.clone(),
+        router: services.router.clone(),
+        config: controls.shown.subscribe(),
+        shards: questions,
+        node: node_name(&services.engine)?,
+        now_s: unix_s,
+    };
+    let (read, revocations_read) = thread_mpsc::channel();
+    let (queue, stopped) = ((jobs.clone(), receiver), controls.stopped());
+    handles.push(thread("admin", move || {
+        if let Err(error) = admin::run(operators, queue, admin_listener, read, stopped) {
+            tracing::error!(%error, "the thread for operator requests failed");
+        }
+    })?);
+    // A revoked token must not be accepted while the node starts.
+    if revocations_read.recv_timeout(REVOCATIONS).is_err() {
+        tracing::warn!(
+            "the stored revocations cannot be read yet; revoked tokens are accepted until the engine answers"
+        );
+    }
     for (((id, listener), asked), rooms_asked) in listeners.into_iter().enumerate().zip(asked).zip(rooms_asked) {
         let shard = ShardThread {
             id,
@@ -114,6 +150,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
             relays: turn.offer.clone(),
             rooms: rooms.clone(),
             room_questions: room_questions.clone(),
+            jobs: jobs.clone(),
             asked,
             rooms_asked,
             router: services.router.clone(),
@@ -123,6 +160,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
             tickets: services.tickets.clone(),
             access: services.access.clone(),
             limits: services.limits.clone(),
+            hooks: services.hooks.clone().map(|hooks| hooks as Arc<dyn Hooks>),
             ready: services.ready.clone(),
             draining: controls.draining.subscribe(),
             config: controls.limits.subscribe(),
@@ -145,17 +183,6 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
             }
         })?);
     }
-    if let Some(listener) = admin {
-        let (site, auth, token) = (services.site.clone(), services.auth.clone(), config.admin.token.clone());
-        let config = controls.shown.subscribe();
-        let (admin, stopped) =
-            (Admin { token, site, auth, config, shards: questions, now_s: unix_s }, controls.stopped());
-        handles.push(thread("admin", move || {
-            if let Err(error) = serve_admin(admin, listener, stopped) {
-                tracing::error!(%error, "admin listener failed");
-            }
-        })?);
-    }
     if let Some(tls) = tls {
         handles.extend(tls.keep_certified(controls.stopped())?);
     }
@@ -164,6 +191,14 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
         (config.limits.memory_bytes_max, services.limits.clone(), services.engine.clone());
     handles.push(thread("memory", move || memory::watch(bytes_max, &limits, &engine, &watched))?);
     Ok(Threads { controls, handles, memory })
+}
+
+/// Returns the name of this node in the answers to operators.
+fn node_name(engine: &Arc<dyn Engine>) -> io::Result<String> {
+    match engine.node() {
+        Some(node) => Ok(node.to_owned()),
+        None => Ok(format!("{:016x}", getrandom::u64().map_err(io::Error::other)?)),
+    }
 }
 
 fn thread(name: impl Into<String>, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
@@ -182,6 +217,8 @@ struct ShardThread {
     rooms: Arc<rooms::Shared>,
     /// Queues of the rooms of all shards.
     room_questions: Vec<mpsc::Sender<RoomQuestion>>,
+    /// Queue of operator requests.
+    jobs: Jobs,
     asked: mpsc::Receiver<Question>,
     rooms_asked: mpsc::Receiver<RoomQuestion>,
     router: Arc<Router>,
@@ -191,6 +228,7 @@ struct ShardThread {
     tickets: Arc<TicketKey>,
     access: Arc<Access>,
     limits: Arc<Limits>,
+    hooks: Option<Arc<dyn Hooks>>,
     ready: Arc<AtomicBool>,
     draining: watch::Receiver<Option<Drain>>,
     config: watch::Receiver<millrace_transport::Config>,
@@ -213,13 +251,14 @@ impl ShardThread {
             spawn_local(agent::serve(TcpListener::from_std(listener)?, self.ready, self.router.clone()));
         }
         let shard = Shard::new(self.id, self.router, self.engine, hub, sockets, delivery);
-        let admission = Admission::new(config, self.draining, self.tickets, self.access, self.limits);
+        let admission = Admission::new(config, self.draining, self.tickets, self.access, self.limits, self.hooks);
         let conference =
             Conference::new(shard.clone(), admission.clone(), self.rooms, self.relays, self.room_questions);
         spawn_local(conference.clone().answer_questions(self.rooms_asked));
         let context = Context::new(shard, admission, self.site);
         context.add_routes(Rc::new(ConferenceRoutes(conference)));
         context.add_routes(Rc::new(CarCare));
+        context.add_routes(Rc::new(AdminRoutes(self.jobs)));
         let (configured, mut changing) = (context.clone(), self.config);
         spawn_local(async move {
             while changing.changed().await.is_ok() {
@@ -234,24 +273,6 @@ impl ShardThread {
         });
         serve(context, self.listener, self.udp, self.rtc, stop).await
     }
-}
-
-/// Serves the admin API on a thread of its own, so that it responds while the shards are busy.
-fn serve_admin(admin: Admin, listener: BoundTcp, stop: impl Future<Output = ()>) -> io::Result<()> {
-    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
-    let admin = Arc::new(admin);
-    runtime.block_on(async move {
-        let listener = TcpListener::from_std(listener)?;
-        let answer = move |parts, body| {
-            let admin = admin.clone();
-            async move { admin.answer(parts, body).await }
-        };
-        tokio::select! {
-            () = millrace_transport::admin::serve(listener, answer) => {}
-            () = stop => {}
-        }
-        Ok(())
-    })
 }
 
 #[cfg(test)]

@@ -254,7 +254,7 @@ async fn api_keys_have_configured_permissions() {
     assert_eq!((grant.id.as_deref(), grant.expires_s), (Some("billing"), None));
     assert!(may(&grant, Permission::Publish, "orders/1") && !may(&grant, Permission::Subscribe, "orders/1"));
     assert!(verify(&auth, &key[..key.len() - 1]).await.is_err());
-    auth.revoke(Revoked::Id("billing".into())).unwrap();
+    auth.revoke(Revoked::Id("billing".into()), auth.revoked_until_s()).unwrap();
     assert_eq!(verify(&auth, &key).await.unwrap_err().code, Code::Unauthorized);
 }
 
@@ -264,12 +264,12 @@ async fn revoked_tokens_are_refused_at_once() {
     let (changes, token) = (auth.revocations(), hs256().sign(&claims(), None).unwrap());
     let grant = verify(&auth, &token).await.unwrap();
     assert!(!auth.is_revoked(&grant));
-    auth.revoke(Revoked::Subject { subject: "car-7".into(), before_s: NOW + 1 }).unwrap();
+    auth.revoke(Revoked::Subject { subject: "car-7".into(), before_s: NOW + 1 }, auth.revoked_until_s()).unwrap();
     assert!(auth.is_revoked(&grant) && *changes.borrow() == 1);
     assert!(verify(&auth, &token).await.unwrap_err().detail.contains("revoked"), "though it was remembered as good");
     let newer = hs256().sign(&with(json!({ "iat": NOW + 1, "jti": "t-2" })), None).unwrap();
     assert!(verify(&auth, &newer).await.is_ok());
-    auth.revoke(Revoked::Id("t-2".into())).unwrap();
+    auth.revoke(Revoked::Id("t-2".into()), auth.revoked_until_s()).unwrap();
     assert!(verify(&auth, &newer).await.is_err());
 }
 

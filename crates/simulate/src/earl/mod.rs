@@ -1,18 +1,18 @@
-//! The kit Earl with its LED module: commands in JSON become requests to the module's firmware, which runs on a
-//! simulated microcontroller, and the light of its lamps comes back.
+//! The simulated kit Earl: the firmware of its LED module runs on a simulated microcontroller, and the light of its
+//! lamps comes back.
 //!
-//! - [`command`]: the commands that people send
-//! - [`palette`]: which of the driver's few brightness levels each lamp gets
-//! - [`request`]: the protocol of the serial connection to the module
-//! - [`kit`]: the kit, in virtual time
+//! - [`module`]: the LED module with its serial connection, in virtual time
+//! - [`kit`]: the module with its driver ([`millrace_earl::Driver`]), in virtual time
+//! - [`terminal`]: the serial connection of a module as a pseudo terminal
 
-pub mod command;
 pub mod kit;
-pub mod palette;
-pub mod request;
+pub mod module;
+pub mod terminal;
 
-pub use command::{Command, CommandError};
-pub use kit::{Kit, KitError, Report};
+pub use kit::Kit;
+pub use millrace_earl::Report;
+pub use module::{Module, ModuleError};
+pub use terminal::Terminal;
 
 /// Firmware of the LED module, built from `firmware/led-module` (a test of `millrace-msp430` compares both).
 pub const FIRMWARE: &[u8] = include_bytes!("../../fixtures/led-module.elf");

@@ -107,6 +107,9 @@ fn wrong_command_is_answered_and_changes_nothing() {
     let state = run.command(r#"{"a": [16, 0, 0]}"#, 200);
     assert_eq!(state["error"], "16: a level is 0 to 15");
     assert_eq!(state["lit"]["a"], "#ff0000");
+    let state = run.command(r#"{"id": "r", "register": 11, "value": 1}"#, 200);
+    assert!(state["error"].as_str().is_some_and(|error| error.contains("unknown field `register`")), "{state}");
+    assert_eq!((&state["error_id"], &state["lit"]["a"]), (&"r".into(), &"#ff0000".into()));
     let state = run.command("\"on\"", 200);
     assert!(state["error"].as_str().is_some_and(|error| error.contains("expected struct")), "{state}");
 }

@@ -2,6 +2,7 @@
 //! kit Earl with faults of its hardware.
 
 mod earl;
+mod earl_serial;
 mod publisher;
 #[path = "../../../client/tests/it/script.rs"]
 #[expect(dead_code, reason = "the tests of the client use all of its steps")]

@@ -3,10 +3,12 @@
 //!
 //! - [`access`]: authentication and permissions
 //! - [`limits`]: connections, quotas, queued bytes and memory
+//! - [`hooks`]: questions to the app's back end
 //! - [`publish`]: the one decision whether a publication may enter
 
 pub mod access;
 mod body;
+pub mod hooks;
 pub mod limits;
 mod publish;
 
@@ -18,14 +20,15 @@ use tokio::sync::watch;
 
 pub(crate) use body::discard;
 pub use body::read_body;
-pub use publish::{Congestion, PublishTarget, Publisher, publish};
+pub use publish::{Congestion, PublishTarget, Publisher, Publishing, publish};
 
 use crate::{
     Config,
     http::{Body, Response},
 };
 use access::{Access, Caller};
-use limits::{ForwardedFor, Limits, ReaderSlot, RequestConnection};
+use hooks::Hooks;
+use limits::{ForwardedFor, Limits, ReaderSlot};
 
 /// Parameters of a drain, set when the server shuts down.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,8 @@ pub struct Admission {
     pub limits: Arc<Limits>,
     /// Key of the resume tickets.
     pub tickets: Arc<TicketKey>,
+    /// The app's back end, if any of its hooks is configured.
+    hooks: Option<Arc<dyn Hooks>>,
     config: RefCell<Rc<Config>>,
     /// Set when the server drains.
     draining: watch::Receiver<Option<Drain>>,
@@ -54,8 +59,9 @@ impl Admission {
         tickets: Arc<TicketKey>,
         access: Arc<Access>,
         limits: Arc<Limits>,
+        hooks: Option<Arc<dyn Hooks>>,
     ) -> Rc<Self> {
-        Rc::new(Self { access, limits, tickets, config: RefCell::new(Rc::new(config)), draining })
+        Rc::new(Self { access, limits, tickets, hooks, config: RefCell::new(Rc::new(config)), draining })
     }
 
     /// Returns the current settings. A caller that keeps the `Rc` continues with these settings.
@@ -69,15 +75,13 @@ impl Admission {
         *self.config.borrow_mut() = Rc::new(config);
     }
 
-    /// Authenticates the request and returns its caller.
+    /// Checks that an operator sends this request. The app's back end is not asked: it may be the sender, and an
+    /// operator needs the server most while the back end does not answer.
     ///
-    /// Errors: those of [`Access::caller`].
-    pub async fn caller(&self, parts: &Parts) -> Result<Caller, Error> {
-        let config = self.config();
-        let caller = self.access.caller(parts, &config.allowed_origins).await?;
-        let forwarded = parts.extensions.get().map(|ForwardedFor(address)| *address);
-        let address = forwarded.or_else(|| Some(parts.extensions.get::<Arc<RequestConnection>>()?.address));
-        Ok(Caller { holder: self.limits.holder(caller.grant.subject.as_ref(), address), ..caller })
+    /// Errors: those of [`Access::credential`], [`Access::verify`] and [`access::Caller::may_administer`].
+    pub async fn check_operator(&self, parts: &Parts) -> Result<(), Error> {
+        let credential = self.access.credential(parts, &self.config().allowed_origins)?;
+        self.access.verify(credential.as_deref()).await?.may_administer()
     }
 
     /// Reserves a connection slot for a new long-lived reader.

@@ -1,18 +1,30 @@
-//! The one decision whether a publication may enter: permission, size, quota, congestion, in this order.
+//! The one decision whether a publication may enter: permission, size, quota, the app's back end, congestion, in this
+//! order.
 //!
 //! Every transport publishes through [`publish`]. The permission is checked first, because only that check creates a
-//! [`PublishTarget`]. Transports differ in how a client pays its quota and meets congestion; see [`Publisher`].
+//! [`PublishTarget`]. The back end is asked after the quota, so that a client cannot flood it. Transports differ in how
+//! a client pays its quota and meets congestion; see [`Publisher`].
 
-use std::rc::Rc;
+use std::{
+    future::Future,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use millrace_engine::{Answer, ChannelSlot};
 use millrace_node::{Metrics, Shard, Sockets};
 use millrace_protocol::{ChannelName, Code, Error, Holder, NewPublication, Permission, Position};
 
-use super::access::Caller;
+use super::{
+    Admission,
+    access::Caller,
+    hooks::{Hook, HookClient, Hooks},
+};
 
 /// A channel that a caller may publish to, and the holder whose quota pays for it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PublishTarget {
     channel: ChannelName,
     holder: Holder,
@@ -39,6 +51,31 @@ pub trait Publisher {
 
     /// Called if readers of the channel are served late.
     fn meet_congestion(&self) -> Congestion;
+
+    /// Returns the rules of the shard; `None` for a copy of what the client was permitted to publish.
+    fn admission(&self) -> Option<&Admission>;
+
+    /// Returns the client, for a question to the back end.
+    fn client(&self) -> HookClient;
+}
+
+/// Future of a publication; returns its position.
+pub enum Publishing<'a> {
+    /// The publication was decided at once: refused, or passed to the engine.
+    Decided(Answer<Result<Position, Error>>),
+    /// The back end is asked first. Dropping the future withdraws the publication.
+    Asked(Pin<Box<dyn Future<Output = Result<Position, Error>> + 'a>>),
+}
+
+impl Future for Publishing<'_> {
+    type Output = Result<Position, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            Publishing::Decided(answer) => Pin::new(answer).poll(cx),
+            Publishing::Asked(asked) => asked.as_mut().poll(cx),
+        }
+    }
 }
 
 impl Caller {
@@ -62,6 +99,10 @@ impl PublishTarget {
         Self { channel, is_repeated: false, slot: ChannelSlot::default(), ..*self }
     }
 
+    pub fn channel(&self) -> &ChannelName {
+        &self.channel
+    }
+
     /// Returns the slot of the channel in the engine, if it is known.
     pub fn slot(&self) -> ChannelSlot {
         self.slot
@@ -70,16 +111,52 @@ impl PublishTarget {
 
 /// Publishes, if the publication may enter. `bytes_max` is the maximum payload size.
 ///
-/// Errors: `too_large`; those of [`Publisher::take_quota`]; `congested`; those of the engine.
-pub fn publish<S: Sockets>(
+/// Errors: `too_large`; those of [`Publisher::take_quota`]; those of [`Hooks::publish`]; `congested`; those of the
+/// engine.
+pub fn publish<'a, S: Sockets>(
+    shard: &'a Rc<Shard<S>>,
+    publisher: &'a (impl Publisher + ?Sized),
+    bytes_max: usize,
+    target: &'a mut PublishTarget,
+    publication: NewPublication,
+) -> Publishing<'a> {
+    let bytes = publication.data.len();
+    if let Err(error) = check_size(bytes_max, bytes).and_then(|()| publisher.take_quota(bytes)) {
+        return Publishing::Decided(Answer::now(Err(error)));
+    }
+    let hooks = publisher.admission().and_then(|admission| admission.hooks(Hook::Publish, target.channel.as_str()));
+    match hooks.cloned() {
+        None => Publishing::Decided(append(shard, publisher, target, publication)),
+        Some(hooks) => {
+            Publishing::Asked(Box::pin(ask_and_append(shard, publisher, bytes_max, target, publication, hooks)))
+        }
+    }
+}
+
+/// Asks the back end, then appends the publication with the payload that the back end has returned.
+async fn ask_and_append<S: Sockets>(
     shard: &Rc<Shard<S>>,
     publisher: &(impl Publisher + ?Sized),
     bytes_max: usize,
     target: &mut PublishTarget,
     publication: NewPublication,
+    hooks: Arc<dyn Hooks>,
+) -> Result<Position, Error> {
+    let publication = hooks.publish(publisher.client(), target.channel.clone(), publication).await?;
+    check_size(bytes_max, publication.data.len())?;
+    append(shard, publisher, target, publication).await
+}
+
+fn append<S: Sockets>(
+    shard: &Rc<Shard<S>>,
+    publisher: &(impl Publisher + ?Sized),
+    target: &mut PublishTarget,
+    publication: NewPublication,
 ) -> Answer<Result<Position, Error>> {
-    if let Err(error) = check(shard, publisher, bytes_max, &target.channel, publication.data.len()) {
-        return Answer::now(Err(error));
+    if shard.is_congested(&target.channel) && publisher.meet_congestion() == Congestion::Refuse {
+        Metrics::add(&shard.metrics.publications_refused, 1);
+        let detail = "publications arrive faster than the readers of this channel are served; try again";
+        return Answer::now(Err(Error::new(Code::Congested, detail)));
     }
     let publication = publication.held_by(target.holder);
     match target.is_repeated {
@@ -88,21 +165,9 @@ pub fn publish<S: Sockets>(
     }
 }
 
-fn check<S: Sockets>(
-    shard: &Rc<Shard<S>>,
-    publisher: &(impl Publisher + ?Sized),
-    bytes_max: usize,
-    channel: &ChannelName,
-    bytes: usize,
-) -> Result<(), Error> {
-    if bytes > bytes_max {
-        return Err(Error::new(Code::TooLarge, format!("a publication has at most {bytes_max} bytes")));
+fn check_size(bytes_max: usize, bytes: usize) -> Result<(), Error> {
+    match bytes > bytes_max {
+        true => Err(Error::new(Code::TooLarge, format!("a publication has at most {bytes_max} bytes"))),
+        false => Ok(()),
     }
-    publisher.take_quota(bytes)?;
-    if shard.is_congested(channel) && publisher.meet_congestion() == Congestion::Refuse {
-        Metrics::add(&shard.metrics.publications_refused, 1);
-        let detail = "publications arrive faster than the readers of this channel are served; try again";
-        return Err(Error::new(Code::Congested, detail));
-    }
-    Ok(())
 }

@@ -6,6 +6,7 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     future::poll_fn,
     io,
+    net::SocketAddr,
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     rc::Rc,
     time::Duration,
@@ -14,7 +15,7 @@ use std::{
 use bytes::BytesMut;
 use millrace_delivery::{ConnId, Wire};
 use millrace_node::Metrics;
-use millrace_protocol::websocket::CloseFrame;
+use millrace_protocol::{Transport, websocket::CloseFrame};
 use rustix::{
     event::epoll::{self, Event, EventFlags},
     io::Errno,
@@ -22,17 +23,21 @@ use rustix::{
 };
 use tokio::io::unix::AsyncFd;
 
-use super::{ConnectionProtocol, ConnectionTimers, send_text};
+use super::{ConnectionProtocol, ConnectionTimers, connection_id, send_text};
 use crate::{
     Shard,
-    admission::{Admission, limits::Direction},
+    admission::{
+        Admission,
+        hooks::{Hook, HookClient},
+        limits::Direction,
+    },
     tls::Received,
 };
 
 /// Maximum bytes per read of one connection. This limit is also the back-pressure on publishers.
 const READ_BYTES: usize = 64 * 1024;
-/// Maximum bytes per read of a session, unless it is in the middle of a message. A command of a few bytes can cost
-/// as much as a publication of many bytes.
+/// Maximum bytes per read of a session, and of a bare WebSocket for whose publications the app's back end is asked,
+/// unless it is in the middle of a message. A command of a few bytes can cost as much as a publication of many bytes.
 const READ_COMMANDS_BYTES: usize = 4 * 1024;
 /// Maximum bytes per read of an HTTP/1.1 connection. A client with more requests than this is read in turns, too.
 const READ_REQUESTS_BYTES: usize = 16 * 1024;
@@ -248,6 +253,11 @@ impl EventLoop {
             }
             if let ConnectionProtocol::Bare { target: Some(target) } = &socket.protocol {
                 self.shard.engine.expect(target.slot());
+                // The publications of one read are queued while the app's back end is asked for them.
+                let is_asked = self.admission.hooks(Hook::Publish, target.channel().as_str()).is_some();
+                if is_asked && socket.decoder.buffered_bytes() == 0 {
+                    most = READ_COMMANDS_BYTES;
+                }
             }
             rustix::net::recv(socket.fd.as_fd(), &mut scratch[..most], RecvFlags::DONTWAIT)
         };
@@ -346,12 +356,37 @@ impl EventLoop {
     }
 
     pub(crate) fn close(&self, id: ConnId, close: CloseFrame) {
+        self.close_with(id, close.code, close.reason);
+    }
+
+    /// Closes a connection like [`Self::close`], with a reason that is known only at runtime.
+    pub(crate) fn close_with(&self, id: ConnId, code: u16, reason: &str) {
         self.shard.with(|hub, sockets| {
             let Some(encoding) = hub.encoding(id) else { return };
             let mut last = Vec::new();
-            encoding.encode_close(&mut last, close.code, close.reason);
+            encoding.encode_close(&mut last, code, reason);
             hub.close(id, &last, sockets);
         });
+    }
+
+    /// Returns the client of a connection, for a question to the app's back end. The address of a data channel is not
+    /// known here.
+    pub(crate) fn client(&self, id: ConnId) -> HookClient {
+        let connection = Some(connection_id(self.shard.id, id));
+        let mut sockets = self.shard.sockets();
+        let subject = sockets.grants.get(id).and_then(|caller| caller.grant.subject.clone());
+        let forwarded = sockets.member(id).and_then(|member| member.client());
+        let (transport, peer) = match sockets.socket(id) {
+            Some(socket) => {
+                let is_bare = matches!(socket.protocol, ConnectionProtocol::Bare { .. });
+                let transport = if is_bare { Transport::WebSocket } else { Transport::Session };
+                (transport, rustix::net::getpeername(&socket.fd).ok().flatten())
+            }
+            None => (Transport::DataChannel, None),
+        };
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+        let address = forwarded.or(peer.map(|peer| peer.ip()));
+        HookClient { subject, connection, transport: transport.name(), address }
     }
 }
 

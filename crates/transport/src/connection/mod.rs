@@ -1,5 +1,6 @@
 //! Connections of a shard: the only code that reads and writes stream sockets.
 //!
+//! - [`calls`]: remote procedure calls in progress
 //! - [`event_loop`]: waits for sockets, reads them in turns, and passes what arrives to a [`Handler`]
 //! - [`sockets`]: the endpoint behind each connection id; the only place that writes
 //! - [`virtual_connection`]: a connection without a socket; [`response_stream`]: the body of a response over HTTP/2
@@ -8,6 +9,7 @@
 //! - [`http1`]: state of an HTTP/1.1 connection between two requests; [`timers`] has its timeouts
 //! - [`grants`]: the permissions of each connection; [`expiry`] closes connections whose token has ended
 
+mod calls;
 mod event_loop;
 mod expiry;
 mod grants;
@@ -23,6 +25,7 @@ use std::rc::Rc;
 
 use millrace_delivery::ConnId;
 
+pub(crate) use calls::{CALLS_MAX, Calls};
 pub(crate) use event_loop::{EventLoop, Handler, OUT_BYTES_MAX};
 pub(crate) use expiry::{end, end_expired, end_revoked};
 pub(crate) use grants::Grants;
@@ -33,9 +36,14 @@ pub(crate) use response_stream::PipeBody;
 pub use sockets::Sockets;
 pub(crate) use sockets::linger;
 pub(crate) use timers::ConnectionTimers;
-pub(crate) use virtual_connection::{CommandQueue, VirtualConnection};
+pub(crate) use virtual_connection::{CommandQueue, Queued, VirtualConnection};
 
 use crate::Shard;
+
+/// Returns the id of a connection for operators and the app's back end: `SHARD-SLOT-GENERATION`.
+pub(crate) fn connection_id(shard: usize, id: ConnId) -> String {
+    format!("{shard}-{}-{}", id.slot, id.generation)
+}
 
 /// Sends a text message in the encoding of its connection.
 pub(crate) fn send_text(shard: &Rc<Shard>, id: ConnId, text: &str) {

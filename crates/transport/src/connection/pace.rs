@@ -11,7 +11,7 @@ use millrace_protocol::{
 use tokio::time::Instant;
 
 use super::event_loop::{EventLoop, OUT_BYTES_MAX};
-use crate::admission::{Congestion, Publisher, limits::Direction};
+use crate::admission::{Admission, Congestion, Publisher, hooks::HookClient, limits::Direction};
 
 /// Publisher with a session, over a WebSocket or a data channel. It receives an error for a refused publication.
 pub(crate) struct SessionPublisher<'a> {
@@ -34,6 +34,14 @@ impl Publisher for SessionPublisher<'_> {
         self.event_loop.slow_down(self.id);
         Congestion::SlowDown
     }
+
+    fn admission(&self) -> Option<&Admission> {
+        Some(self.event_loop.admission())
+    }
+
+    fn client(&self) -> HookClient {
+        self.event_loop.client(self.id)
+    }
 }
 
 impl Publisher for BarePublisher<'_> {
@@ -44,6 +52,14 @@ impl Publisher for BarePublisher<'_> {
     fn meet_congestion(&self) -> Congestion {
         self.event_loop.slow_down(self.id);
         Congestion::SlowDown
+    }
+
+    fn admission(&self) -> Option<&Admission> {
+        Some(self.event_loop.admission())
+    }
+
+    fn client(&self) -> HookClient {
+        self.event_loop.client(self.id)
     }
 }
 

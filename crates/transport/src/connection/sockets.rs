@@ -15,7 +15,7 @@ use rustix::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{CommandQueue, ConnectionProtocol, Grants, Http1Connection, VirtualConnection};
+use super::{Calls, CommandQueue, ConnectionProtocol, Grants, Http1Connection, VirtualConnection};
 use crate::{
     SocketMetrics,
     admission::limits::ConnectionQuotas,
@@ -31,6 +31,8 @@ pub struct Sockets {
     endpoints: Vec<Option<Endpoint>>,
     /// Permissions of each connection.
     pub(crate) grants: Grants,
+    /// Remote procedure calls of each connection.
+    pub(crate) calls: Calls,
     /// Quotas in use by each connection. They are stored separately because they are seldom needed.
     members: Vec<Option<ConnectionQuotas>>,
     metrics: Arc<SocketMetrics>,
@@ -73,8 +75,8 @@ impl Sockets {
     /// Creates the connections of a shard. Errors: the kernel cannot create an epoll descriptor.
     pub fn new(metrics: Arc<SocketMetrics>) -> io::Result<Self> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let (endpoints, grants, members) = Default::default();
-        Ok(Self { epoll, endpoints, grants, members, metrics })
+        let (endpoints, grants, calls, members) = Default::default();
+        Ok(Self { epoll, endpoints, grants, calls, members, metrics })
     }
 
     pub(crate) fn epoll(&self) -> Rc<OwnedFd> {
@@ -220,6 +222,22 @@ impl Sockets {
         })
     }
 
+    /// Returns the transport of a connection; `None` for HTTP/1.1 between two requests and for a stream over HTTP/2.
+    pub(crate) fn transport(&mut self, id: ConnId) -> Option<Transport> {
+        match self.virtual_connection(id) {
+            Some(connection) => connection.transport(),
+            None => self.socket(id)?.protocol.transport(),
+        }
+    }
+
+    /// Returns true if the connection carries a session, which receives pushes.
+    pub(crate) fn is_session(&mut self, id: ConnId) -> bool {
+        match self.virtual_connection(id) {
+            Some(connection) => connection.takes_commands(),
+            None => self.socket(id).is_some_and(|socket| matches!(socket.protocol, ConnectionProtocol::Session)),
+        }
+    }
+
     /// Returns the quotas in use by a connection.
     pub(crate) fn member(&mut self, id: ConnId) -> Option<&mut ConnectionQuotas> {
         if self.virtual_connection(id).is_none() {
@@ -260,6 +278,7 @@ impl Sockets {
     /// Removes a connection whose peer has disconnected.
     pub(crate) fn remove(&mut self, id: ConnId) {
         self.grants.remove(id);
+        self.calls.withdraw(id);
         let Some(slot) = self.endpoints.get_mut(id.slot as usize) else { return };
         match slot {
             Some(Endpoint::Socket(socket)) if socket.generation == id.generation => {
@@ -354,6 +373,7 @@ impl millrace_node::Sockets for Sockets {
 
     fn close(&mut self, conn: ConnId) {
         self.grants.remove(conn);
+        self.calls.withdraw(conn);
         let Some(endpoint) = self.endpoints.get_mut(conn.slot as usize) else { return };
         match endpoint.take() {
             Some(Endpoint::Socket(socket)) if socket.generation == conn.generation => {

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 
 use millrace_delivery::ConnId;
-use millrace_protocol::{Transport, session::Policy};
+use millrace_protocol::{NewPublication, Transport, session::Policy};
 
 /// A connection without a socket of its own: the body of a response over HTTP/2, or a data channel.
 ///
@@ -49,11 +49,22 @@ pub trait VirtualConnection {
     }
 }
 
-/// Queued commands of a session. They wait for the engine to answer an earlier command, or for the client to read its
-/// replies. The connection is not read meanwhile.
+/// Entry of a [`CommandQueue`].
+#[derive(Debug)]
+pub enum Queued {
+    /// Command of a session.
+    Command(String),
+    /// Publication of a bare WebSocket.
+    Publication(NewPublication),
+    /// Close frame of a bare WebSocket behind its publications, with its code.
+    Close(u16),
+}
+
+/// Queued commands of a session, or publications of a bare WebSocket. They wait for the engine or the app's back end to
+/// answer an earlier one, or for the client to read its replies. The connection is not read meanwhile.
 #[derive(Debug, Default)]
 pub struct CommandQueue {
-    texts: VecDeque<String>,
+    entries: VecDeque<Queued>,
     /// True while a task runs the queued commands.
     pub is_running: bool,
 }
@@ -64,11 +75,11 @@ impl CommandQueue {
         Self { is_running: true, ..Self::default() }
     }
 
-    pub fn push(&mut self, text: &str) {
-        self.texts.push_back(text.to_owned());
+    pub fn push(&mut self, entry: Queued) {
+        self.entries.push_back(entry);
     }
 
-    pub fn pop(&mut self) -> Option<String> {
-        self.texts.pop_front()
+    pub fn pop(&mut self) -> Option<Queued> {
+        self.entries.pop_front()
     }
 }

@@ -34,16 +34,23 @@ pub struct ReadRequest {
     pub heartbeat: Option<Duration>,
     /// False for `subscribe=no`: this WebSocket only publishes.
     pub subscribe: bool,
+    /// True for `?state`: one page of the state of a keyed channel.
+    pub is_state_page: bool,
 }
 
-/// Parameters of a query. Each is known and occurs at most once, except `channel`.
+/// Parameters of a query. Each is known and occurs at most once, unless it may be repeated.
 pub struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Query<'a> {
     /// Parses the query of a request. Errors: [`Code::BadRequest`] for a parameter that is not in `known`, or occurs
     /// twice.
     pub fn parse(parts: &'a Parts, known: &[&str]) -> Result<Self, Error> {
-        let pairs: Vec<_> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).collect();
+        Self::parse_text(parts.uri.query().unwrap_or_default(), known, &[])
+    }
+
+    /// Parses the text of a query, like [`Query::parse`]. The parameters in `repeated` may occur more than once.
+    pub fn parse_text(query: &'a str, known: &[&str], repeated: &[&str]) -> Result<Self, Error> {
+        let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
         for (i, (name, _)) in pairs.iter().enumerate() {
             // `token` is handled elsewhere. `_` is ignored: it only bypasses caches.
             if !["_", "token"].contains(&name.as_ref()) && !known.contains(&name.as_ref()) {
@@ -53,7 +60,7 @@ impl<'a> Query<'a> {
                 };
                 return Err(Error::new(Code::BadRequest, format!("unknown parameter `{name}`; {allowed}")));
             }
-            if name != "channel" && pairs[..i].iter().any(|(other, _)| other == name) {
+            if !repeated.contains(&name.as_ref()) && pairs[..i].iter().any(|(other, _)| other == name) {
                 return Err(Error::new(Code::BadRequest, format!("`{name}` is given twice")));
             }
         }
@@ -85,16 +92,45 @@ impl ReadRequest {
     ///
     /// Errors: `bad_request`, `bad_position`.
     pub fn one(parts: &Parts, channel: ChannelName) -> Result<Self, Error> {
-        let query = Query::parse(parts, &["since", "until", "limit", "policy", "wait", "heartbeat", "subscribe"])?;
-        let since = last_event_id(&parts.headers)?.or(query.get("since")).map(str::parse).transpose()?;
-        Self::with(&query, vec![(channel, since)], false)
+        let known = ["since", "until", "limit", "policy", "wait", "heartbeat", "subscribe", "state", "after"];
+        let query = Query::parse(parts, &known)?;
+        if query.get("state").is_some() || query.get("after").is_some() {
+            return Self::state_page(&query, channel);
+        }
+        let asked = query.get("since").map(str::parse).transpose()?;
+        let known = last_event_id(&parts.headers)?.map(str::parse).transpose()?;
+        Self::with(&query, vec![(channel, resume(asked, known))], false)
+    }
+
+    /// Parses `?state` and `?state&after=..`.
+    ///
+    /// Errors: `bad_request`, `bad_position`.
+    fn state_page(query: &Query<'_>, channel: ChannelName) -> Result<Self, Error> {
+        let bad = |detail: &str| Err(Error::new(Code::BadRequest, detail));
+        if query.get("state") != Some("") {
+            return bad("a page of a state is `?state`, the next one `?state&after=TOKEN`; `state` has no value");
+        }
+        if query.0.iter().any(|(name, _)| !["state", "after", "limit", "token", "_"].contains(&name.as_ref())) {
+            return bad("`state` goes only with `after` and `limit`; for a stream, use `since=state`");
+        }
+        let since = match query.get("after").map(str::parse).transpose()? {
+            None => Since::State,
+            Some(place @ Since::StateAfter { .. }) => place,
+            Some(_) => {
+                let detail = "`after` is the `next` of the previous page, such as `state:5f0c12ab:57:90`";
+                return Err(Error::new(Code::BadPosition, detail));
+            }
+        };
+        let request = Self::with(query, vec![(channel, Some(since))], false)?;
+        Ok(Self { is_state_page: true, ..request })
     }
 
     /// Parses a request for `/v1/stream?channel=..&channel=..`.
     ///
     /// Errors: `bad_request`, `bad_channel`, `bad_position`, `too_many`.
     pub fn many(parts: &Parts) -> Result<Self, Error> {
-        let query = Query::parse(parts, &["channel", "since", "until", "limit", "policy", "wait", "heartbeat"])?;
+        let known = ["channel", "since", "until", "limit", "policy", "wait", "heartbeat"];
+        let query = Query::parse_text(parts.uri.query().unwrap_or_default(), &known, &["channel"])?;
         let default: Option<Since> = query.get("since").map(str::parse).transpose()?;
         let named = query.all("channel").count();
         // Check the number first, because each channel is compared with all others.
@@ -113,7 +149,7 @@ impl ReadRequest {
         for text in last_event_id(&parts.headers)?.into_iter().flat_map(|list| list.split(',')) {
             let (name, since) = split_position(text, None)?;
             if let Some((_, start)) = channels.iter_mut().find(|(other, _)| *other == name) {
-                *start = since;
+                *start = resume(*start, since);
             }
         }
         Self::with(&query, channels, true)
@@ -153,7 +189,8 @@ impl ReadRequest {
                 since.get_or_insert(Since::Earliest).check_until(until)?;
             }
         }
-        Ok(Self { channels, many, until, policy, limit, wait, heartbeat, subscribe })
+        let is_state_page = false;
+        Ok(Self { channels, many, until, policy, limit, wait, heartbeat, subscribe, is_state_page })
     }
 
     /// Returns the start of each channel; the default is `now`.
@@ -165,7 +202,19 @@ impl ReadRequest {
 fn split_position(text: &str, default: Option<Since>) -> Result<(ChannelName, Option<Since>), Error> {
     match text.split_once('@') {
         None => Ok((ChannelName::parse(text)?, default)),
-        Some((name, position)) => Ok((ChannelName::parse(name)?, Some(Since::Position(position.parse()?)))),
+        Some((name, place)) => match place.parse::<Since>() {
+            Ok(since) if since.is_state() => Ok((ChannelName::parse(name)?, Some(since))),
+            _ => Ok((ChannelName::parse(name)?, Some(Since::Position(place.parse()?)))),
+        },
+    }
+}
+
+/// Returns the start of a reader that has requested `asked` and, if it was connected before, resumes at `known`. A
+/// reader of a state that has received all of it resumes with the changes, or with the whole state if they are gone.
+fn resume(asked: Option<Since>, known: Option<Since>) -> Option<Since> {
+    match (asked, known) {
+        (Some(asked), Some(Since::Position(at))) if asked.is_state() => Some(Since::StateOr(at)),
+        (asked, known) => known.or(asked),
     }
 }
 
@@ -262,6 +311,48 @@ mod tests {
         ] {
             assert_eq!(ReadRequest::one(&parts(uri), channel()).unwrap_err().code, code, "{uri}");
         }
+    }
+
+    #[test]
+    fn state_pages_are_parsed() {
+        let channel = || ChannelName::parse("a").unwrap();
+        let request = ReadRequest::one(&parts("/x?state&limit=7&_=9"), channel()).unwrap();
+        assert_eq!((request.channels[0].1, request.limit, request.is_state_page), (Some(Since::State), Some(7), true));
+        let next = ReadRequest::one(&parts("/x?state=&after=state:1:2:3"), channel()).unwrap();
+        assert!(
+            next.is_state_page && matches!(next.channels[0].1, Some(Since::StateAfter { offset: 2, began: 3, .. }))
+        );
+        for (uri, code) in [
+            ("/x?after=state:1:2:3", Code::BadRequest),
+            ("/x?state=yes", Code::BadRequest),
+            ("/x?state&since=now", Code::BadRequest),
+            ("/x?state&wait=1", Code::BadRequest),
+            ("/x?state&policy=latest", Code::BadRequest),
+            ("/x?state&limit=0", Code::BadRequest),
+            ("/x?state&after=1:2", Code::BadPosition),
+            ("/x?state&after=state:1:2", Code::BadPosition),
+            ("/x?state&after=state:1:2:x", Code::BadPosition),
+            ("/x?since=state&until=now", Code::BadRequest),
+            ("/x?since=state:x", Code::BadPosition),
+        ] {
+            assert_eq!(ReadRequest::one(&parts(uri), channel()).unwrap_err().code, code, "{uri}");
+        }
+    }
+
+    #[test]
+    fn event_id_resumes_a_state() {
+        let start = |id: &str| {
+            let mut parts = parts("/x?since=state");
+            parts.headers.insert("last-event-id", id.parse().unwrap());
+            ReadRequest::one(&parts, ChannelName::parse("a").unwrap()).unwrap().channels[0].1.unwrap().to_string()
+        };
+        let ids = ["state", "00000001:5", "state:00000001:5:9"];
+        assert_eq!(ids.map(start), ["state", "state:00000001:5", "state:00000001:5:9"]);
+        let mut many = parts("/v1/stream?channel=a@state&channel=b&channel=c&since=state");
+        many.headers.insert("last-event-id", "a@1:5,b@state:1:2:3".parse().unwrap());
+        let starts = ReadRequest::many(&many).unwrap().channels;
+        let starts: Vec<_> = starts.iter().map(|(_, since)| since.unwrap().to_string()).collect();
+        assert_eq!(starts, ["state:00000001:5", "state:00000001:2:3", "state"]);
     }
 
     #[test]

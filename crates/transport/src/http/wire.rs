@@ -7,7 +7,7 @@ use std::io::Write;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 
-use super::Response;
+use super::{CHANNEL, Response, STREAM};
 
 /// Maximum number of headers of a request. hyper has the same limit.
 const HEADERS_MAX: usize = 100;
@@ -127,8 +127,7 @@ fn write_date(out: &mut Vec<u8>) {
 /// Returns true if a GET of this path reads channels. The event loop can answer such a request without a body or an
 /// upgrade.
 pub(crate) fn is_read(method: &Method, path: &str) -> bool {
-    let paths = ["/v1/channels/", "/v1/stream"];
-    *method == Method::GET && paths.iter().any(|prefix| path.starts_with(prefix))
+    *method == Method::GET && (CHANNEL.capture(path).is_some() || path == STREAM.path)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::{rc::Rc, sync::Arc, time::Duration};
 
 use http::request::Parts;
 use millrace_node::{Shard, Sockets};
-use millrace_protocol::{ChannelName, Error, Transport};
+use millrace_protocol::{ChannelName, Error, Since, Transport};
 use tokio::time::Instant;
 
 use super::{Read, read};
@@ -93,7 +93,9 @@ impl Poll {
         }
         // Start values such as `now` or a time have become positions. With policy `latest`, a position can also
         // advance without a publication for this reader.
-        self.request.channels = read.ends();
+        let ends = read.ends().into_iter();
+        self.request.channels =
+            ends.zip(&self.request.channels).map(|(end, start)| (end.0, keep(start.1, end.1))).collect();
         Ok(None)
     }
 
@@ -141,8 +143,16 @@ impl Poll {
 
     /// Returns the memory that the poll uses in addition to its own size, in bytes.
     pub fn bytes(&self) -> usize {
-        self.request.channels.capacity() * size_of::<(ChannelName, Option<millrace_protocol::Since>)>()
+        self.request.channels.capacity() * size_of::<(ChannelName, Option<Since>)>()
             + self._reader_slot.as_ref().map_or(0, |_| size_of::<ReaderSlot>())
+    }
+}
+
+/// Returns where a poll continues that began at `start` and has found nothing up to `end`. A reader of a state stays one.
+fn keep(start: Option<Since>, end: Option<Since>) -> Option<Since> {
+    match (start, end) {
+        (Some(start), Some(Since::Position(at))) if start.is_state() => Some(Since::StateOr(at)),
+        _ => end,
     }
 }
 

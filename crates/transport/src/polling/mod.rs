@@ -2,10 +2,12 @@
 //!
 //! - this file: polling returns the publications that are available now
 //! - [`long_polling`]: the response is held until there is a publication
+//! - [`state`]: pages of the state of a keyed channel
 //! - [`range`]: where a range of history begins and ends
 
 mod long_polling;
 pub mod range;
+pub mod state;
 
 use http::StatusCode;
 use millrace_delivery::{Page, PageLimit, Part};
@@ -103,7 +105,10 @@ impl Read {
     /// Creates an empty result at these positions.
     pub fn nothing(starts: &[(ChannelName, Option<Since>)]) -> Self {
         let found = starts.iter().filter_map(|(channel, since)| {
-            let end = (*since)?;
+            let end = match (*since)? {
+                Since::StateOr(at) => Since::Position(at),
+                since => since,
+            };
             let (channel, epoch) = (channel.clone(), Epoch(0));
             Some(Found { channel, end, epoch, more: false, gap: None, publications: Vec::new() })
         });

@@ -6,7 +6,7 @@
 
 use millrace_delivery::{Page, PageLimit};
 use millrace_engine::Engine;
-use millrace_protocol::{ChannelName, Error, Position, Since, session::Policy};
+use millrace_protocol::{ChannelName, Error, Gap, Position, Since, session::Policy};
 
 /// Page limit that is enough to find where a range begins.
 const ONE: PageLimit = PageLimit { count: 1, bytes: 1 };
@@ -23,10 +23,23 @@ pub async fn page(
     policy: Policy,
     limit: PageLimit,
 ) -> Result<Page, Error> {
-    let Some(until) = until else { return engine.page(channel, since, policy, limit).await };
+    let Some(until) = until else {
+        let page = engine.page(channel, since, policy, limit).await?;
+        return match (since, page.gap) {
+            (Since::StateOr(_), Some(gap)) => state_after(engine, channel, gap, limit).await,
+            _ => Ok(page),
+        };
+    };
     // Resolve `until` before the page is read. Otherwise publications in between could change the end of the range.
     let until = end_of(engine, channel, until).await?;
     Ok(engine.page(channel, since, Policy::Every, limit).await?.cut(since, until))
+}
+
+/// Returns the beginning of the state, for a reader of the state that history has left at the start of `gap`.
+async fn state_after(engine: &dyn Engine, channel: &ChannelName, gap: Gap, limit: PageLimit) -> Result<Page, Error> {
+    let page = engine.page(channel, Since::State, Policy::Every, limit).await?;
+    let to = Position { offset: 0, ..page.top };
+    Ok(Page { gap: Some(Gap { from: gap.from, to }), ..page })
 }
 
 /// Returns the position of a reader at `since`, before its first publication. If publications are missing there, it

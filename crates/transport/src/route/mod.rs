@@ -4,6 +4,7 @@ mod context;
 mod handover;
 pub mod publish;
 mod routes;
+mod rpc;
 
 use std::{borrow::Cow, rc::Rc, time::Duration};
 
@@ -19,7 +20,10 @@ use crate::{
         discard,
     },
     data_channel,
-    http::{Body, HEARTBEAT, Query, ReadRequest, Response, ResponseFormat, is_upgrade, json, problem},
+    http::{
+        Body, CHANNEL, CONNECT, HEARTBEAT, PRESENCE, PUBLISH, Query, RPC, ReadRequest, Response, ResponseFormat,
+        STREAM, is_upgrade, json, problem,
+    },
     polling::{self, PollStart, Read},
     transports::{
         replay, sse,
@@ -28,6 +32,7 @@ use crate::{
     },
 };
 
+pub use crate::http::{ENDPOINTS, Endpoint, method_not_allowed};
 pub use context::{Context, Pages};
 pub use handover::{Handover, Routed, plain};
 pub use routes::{Answering, Publishing, Question, Routes, ShardPort};
@@ -88,9 +93,9 @@ async fn read_channels(context: &Rc<Context>, parts: &Parts) -> Option<Result<Ro
         return None;
     }
     let path = parts.uri.path();
-    if let Some(channel) = path.strip_prefix("/v1/channels/").filter(|_| !is_upgrade(parts)) {
+    if let Some(channel) = CHANNEL.capture(path).filter(|_| !is_upgrade(parts)) {
         Some(read_one(context, parts, channel).await)
-    } else if path == "/v1/stream" {
+    } else if path == STREAM.path {
         Some(read_many(context, parts).await)
     } else {
         let routes = context.routes().iter().find(|routes| routes.is_read(path)).cloned()?;
@@ -123,49 +128,58 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
     if let Some(routed) = read_channels(context, parts).await {
         return routed;
     }
-    if let Some(rest) = path.strip_prefix("/v1/channels/") {
+    if let Some(rest) = CHANNEL.capture(path) {
         let caller = context.admission.caller(parts).await?;
         let channel = ChannelName::parse(&decode(rest)?)?;
         return match parts.method {
-            Method::GET => upgrade(context, parts, caller, channel),
+            Method::GET => upgrade(context, parts, caller, channel).await,
             Method::POST => publish::one(context, parts, body, &caller, channel).await.map(plain),
-            _ => Ok(plain(method_not_allowed("GET, POST"))),
+            Method::DELETE => publish::delete(context, parts, &caller, channel).await.map(plain),
+            _ => Ok(plain(CHANNEL.refuse_method())),
         };
     }
-    if let Some(channel) = path.strip_prefix("/v1/presence/") {
+    if let Some(channel) = PRESENCE.capture(path) {
         let channel = ChannelName::parse(&decode(channel)?)?;
-        return only(parts, Method::GET, presence(context, parts, channel)).await;
+        return match parts.method {
+            Method::GET => presence(context, parts, channel).await.map(plain),
+            _ => Ok(plain(PRESENCE.refuse_method())),
+        };
     }
-    match path {
-        "/v1/stream" => Ok(plain(method_not_allowed("GET"))),
-        "/v1/connect" if parts.method == Method::GET => {
-            let caller = context.admission.caller(parts).await?;
-            caller.may_anything()?;
-            check_stays(context)?;
-            with_upgrade(
-                context,
-                parts,
-                websocket::accept_session(parts, caller, context.admission.config().compression)?,
-            )
-        }
-        "/v1/connect" if parts.method == Method::POST => {
-            let caller = context.admission.caller(parts).await?;
-            caller.may_anything()?;
-            check_stays(context)?;
-            data_channel::answer(
-                context.data_channels.get().map(|peers| &**peers),
-                &context.admission,
-                parts,
-                body,
-                caller,
-            )
-            .await
-            .map(plain)
-        }
-        "/v1/connect" => Ok(plain(method_not_allowed("GET, POST"))),
-        "/v1/publish" => only(parts, Method::POST, publish::batch(context, parts, body)).await,
-        _ => other_routes(context, parts, body).await,
+    if let Some(method) = RPC.capture(path) {
+        return match parts.method {
+            Method::POST => rpc::answer(context, parts, body, method).await.map(plain),
+            _ => Ok(plain(RPC.refuse_method())),
+        };
     }
+    if path == STREAM.path {
+        return Ok(plain(STREAM.refuse_method()));
+    }
+    if path == CONNECT.path {
+        return connect(context, parts, body).await;
+    }
+    if path == PUBLISH.path {
+        return match parts.method {
+            Method::POST => publish::batch(context, parts, body).await.map(plain),
+            _ => Ok(plain(PUBLISH.refuse_method())),
+        };
+    }
+    other_routes(context, parts, body).await
+}
+
+/// Opens a session: over a WebSocket, or over a data channel.
+async fn connect(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Result<Routed, Error> {
+    if !matches!(parts.method, Method::GET | Method::POST) {
+        return Ok(plain(CONNECT.refuse_method()));
+    }
+    let caller = context.admission.caller(parts).await?;
+    caller.may_anything()?;
+    check_stays(context)?;
+    if parts.method == Method::GET {
+        let compression = context.admission.config().compression;
+        return with_upgrade(context, parts, websocket::accept_session(parts, caller, compression)?);
+    }
+    let peers = context.data_channels.get().map(|peers| &**peers);
+    data_channel::answer(peers, &context.admission, parts, body, caller).await.map(plain)
 }
 
 /// Answers a request with the routes of other crates, or with a page.
@@ -201,11 +215,24 @@ fn check_coding(parts: &Parts) -> Result<(), Error> {
 
 /// Handles a read request with the transport that content negotiation selects.
 async fn read(context: &Context, parts: &Parts, caller: Caller, request: ReadRequest) -> Result<Routed, Error> {
-    caller.may_read(&request)?;
+    context.admission.may_read(&caller, parts, &request).await?;
     let wanted = ResponseFormat::negotiate(&parts.headers)?;
     let ends = request.until.is_some() || matches!(wanted, ResponseFormat::Json | ResponseFormat::Xml);
     if ends && request.heartbeat.is_some() {
         return Err(Error::new(Code::BadRequest, "`heartbeat` applies only to streams and WebSockets"));
+    }
+    if request.is_state_page {
+        return match wanted {
+            ResponseFormat::Json | ResponseFormat::Xml => {
+                let page = polling::state::answer(&context.shard, &request, wanted).await?;
+                context.admission.charge(page).map(plain)
+            }
+            ResponseFormat::Sse | ResponseFormat::Ndjson => {
+                let detail =
+                    "`?state` answers in JSON or XML; for a stream of the state and its changes, use `since=state`";
+                Err(Error::new(Code::NotAcceptable, detail))
+            }
+        };
     }
     match (wanted, request.wait) {
         (ResponseFormat::Sse | ResponseFormat::Ndjson, Some(_)) => {
@@ -272,11 +299,12 @@ fn has_body(headers: &HeaderMap) -> bool {
 
 /// Handles a WebSocket upgrade on the URL of a channel, or on an alias of it.
 ///
-/// Errors: `unauthorized`, `forbidden`, `bad_request`; `unavailable` while the server drains.
-pub fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelName) -> Result<Routed, Error> {
+/// Errors: `unauthorized`, `forbidden`, `bad_request`; `unavailable` while the server drains; those of the app's back
+/// end.
+pub async fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelName) -> Result<Routed, Error> {
     let request = ReadRequest::one(parts, channel)?;
     match request.subscribe {
-        true => caller.may_read(&request)?,
+        true => context.admission.may_read(&caller, parts, &request).await?,
         false => caller.may(Permission::Publish, &request.channels[0].0)?,
     }
     check_stays(context)?;
@@ -304,17 +332,6 @@ async fn presence(context: &Context, parts: &Parts, channel: ChannelName) -> Res
     Ok(json(serde_json::json!({ "channel": channel.as_str(), "count": count }).to_string()))
 }
 
-async fn only(
-    parts: &Parts,
-    method: Method,
-    answer: impl Future<Output = Result<Response, Error>>,
-) -> Result<Routed, Error> {
-    if parts.method == method {
-        return answer.await.map(plain);
-    }
-    Ok(plain(method_not_allowed(if method == Method::GET { "GET" } else { "POST" })))
-}
-
 fn with_upgrade(
     context: &Context,
     parts: &Parts,
@@ -339,13 +356,6 @@ fn tell_heartbeat(context: &Context, asked: Option<Duration>, head: &mut Respons
     }
 }
 
-/// Returns the response to a request with another method than those that the path allows.
-pub fn method_not_allowed(allow: &'static str) -> Response {
-    let mut response = problem(&Error::new(Code::MethodNotAllowed, format!("allowed here: {allow}")));
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
-    response
-}
-
 /// Decodes the percent-encoding of a path segment.
 ///
 /// Errors: `bad_channel` if the text is not UTF-8.
@@ -360,7 +370,7 @@ fn preflight() -> Response {
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, PATCH, DELETE"));
     let allowed = "authorization, content-type, idempotency-key, if-match, last-event-id, millrace-key, \
-         millrace-participant, millrace-resume, millrace-ttl";
+         millrace-participant, millrace-resume, millrace-timeout, millrace-ttl";
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     response

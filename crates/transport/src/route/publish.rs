@@ -5,7 +5,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, header, request::Parts};
 use hyper::body::Incoming;
-use millrace_engine::Answer;
 use millrace_protocol::{ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Position, session};
 use serde_json::{Value, json};
 use tokio::task::coop::consume_budget;
@@ -13,8 +12,9 @@ use tokio::task::coop::consume_budget;
 use super::context::Context;
 use crate::{
     admission::{
-        self, Admission, Congestion, PublishTarget, Publisher,
+        self, Admission, Congestion, PublishTarget, Publisher, Publishing,
         access::Caller,
+        hooks::{HookClient, client_of},
         limits::{ForwardedFor, RequestConnection},
         read_body,
     },
@@ -45,6 +45,25 @@ pub async fn one(
     Ok(answer_position(publish(context, &publisher, &mut target, publication).await?))
 }
 
+/// Handles `DELETE /v1/channels/{channel}?key=..`: deletes a key from the state of the channel.
+///
+/// Errors: `bad_request`, `too_large`, and those of the engine.
+pub async fn delete(
+    context: &Context,
+    parts: &Parts,
+    caller: &Caller,
+    channel: ChannelName,
+) -> Result<Response, Error> {
+    let mut target = caller.may_publish(channel)?;
+    let query = Query::parse(parts, &["key"])?;
+    let missing =
+        || Error::new(Code::BadRequest, "`key` is missing: DELETE /v1/channels/CHANNEL?key=KEY deletes one key");
+    let deletion = NewPublication::deletion(query.get("key").ok_or_else(missing)?.into());
+    let deletion = with_conditions(&parts.headers, deletion)?.check()?;
+    let publisher = RequestPublisher { admission: &context.admission, parts, caller };
+    Ok(answer_position(publish(context, &publisher, &mut target, deletion).await?))
+}
+
 /// Handles `POST /v1/publish`: publishes one publication per line. Each line has its own result.
 ///
 /// Errors: `too_large`, `timeout`, `too_many` lines. A bad line is an error only in its own result.
@@ -63,7 +82,7 @@ pub async fn batch(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
     Ok(results_answer(results))
 }
 
-/// Parses and publishes one line `{"channel", "data", ..}`.
+/// Parses and publishes one line `{"channel", "data", ..}`, or deletes a key with `{"channel", "key", "delete": true}`.
 pub async fn publish_line(
     context: &Context,
     publisher: &(impl Publisher + ?Sized),
@@ -77,12 +96,12 @@ pub async fn publish_line(
 }
 
 /// Publishes with the current settings; see [`admission::publish`].
-pub fn publish(
-    context: &Context,
-    publisher: &(impl Publisher + ?Sized),
-    target: &mut PublishTarget,
+pub fn publish<'a>(
+    context: &'a Context,
+    publisher: &'a (impl Publisher + ?Sized),
+    target: &'a mut PublishTarget,
     publication: NewPublication,
-) -> Answer<Result<Position, Error>> {
+) -> Publishing<'a> {
     admission::publish(&context.shard, publisher, context.admission.config().message_bytes_max, target, publication)
 }
 
@@ -114,6 +133,14 @@ impl Publisher for RequestPublisher<'_> {
 
     fn meet_congestion(&self) -> Congestion {
         Congestion::Refuse
+    }
+
+    fn admission(&self) -> Option<&Admission> {
+        Some(self.admission)
+    }
+
+    fn client(&self) -> HookClient {
+        client_of(self.parts, self.caller)
     }
 }
 
@@ -147,20 +174,34 @@ pub fn answer_position(position: Position) -> Response {
     response
 }
 
-/// Sets key, time to live and idempotency key from the headers. Errors: `bad_request`, `too_large`.
-pub fn with_headers(headers: &HeaderMap, mut publication: NewPublication) -> Result<NewPublication, Error> {
-    let text = |name: &HeaderName| -> Result<Option<&str>, Error> {
-        let value = headers.get(name).map(|value| std::str::from_utf8(value.as_bytes())).transpose();
-        value.map_err(|_| Error::new(Code::BadRequest, format!("`{name}` is not UTF-8")))
-    };
-    publication.key = text(&KEY)?.map(Into::into);
-    publication.idempotency_key = text(&IDEMPOTENCY_KEY)?.map(Into::into);
-    if let Some(ttl) = text(&TTL)? {
+/// Sets key, time to live, idempotency key and condition from the headers. Errors: `bad_request`, `bad_position`,
+/// `too_large`.
+pub fn with_headers(headers: &HeaderMap, publication: NewPublication) -> Result<NewPublication, Error> {
+    let mut publication = with_conditions(headers, publication)?;
+    publication.key = header_text(headers, &KEY)?.map(Into::into);
+    if let Some(ttl) = header_text(headers, &TTL)? {
         let seconds =
             ttl.parse().map_err(|_| Error::new(Code::BadRequest, "`Millrace-TTL` must be a number of seconds"))?;
         publication.ttl_ms = Some(session::ttl_ms(seconds)?);
     }
     publication.check()
+}
+
+/// Sets idempotency key and condition from the headers. Errors: `bad_request`, `bad_position`.
+fn with_conditions(headers: &HeaderMap, mut publication: NewPublication) -> Result<NewPublication, Error> {
+    publication.idempotency_key = header_text(headers, &IDEMPOTENCY_KEY)?.map(Into::into);
+    if let Some(expected) = header_text(headers, &header::IF_MATCH)? {
+        publication.expected = Some(expected.parse()?);
+        if headers.get_all(header::IF_MATCH).iter().count() > 1 {
+            return Err(Error::new(Code::BadRequest, "`If-Match` is given twice; give one position"));
+        }
+    }
+    Ok(publication)
+}
+
+fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Error> {
+    let value = headers.get(name).map(|value| std::str::from_utf8(value.as_bytes())).transpose();
+    value.map_err(|_| Error::new(Code::BadRequest, format!("`{name}` is not UTF-8")))
 }
 
 /// Returns the kind of a payload. The content type decides; if it does not determine the kind, the payload does.

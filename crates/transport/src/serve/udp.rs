@@ -5,6 +5,8 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     rc::Rc,
+    sync::Arc,
+    task::{Context as TaskContext, Waker},
 };
 
 use bytes::Bytes;
@@ -12,15 +14,18 @@ use millrace_engine::LogRateLimit;
 use millrace_node::Metrics;
 use millrace_protocol::Error;
 use serde::Deserialize;
-use tokio::net::UdpSocket;
+use tokio::{net::UdpSocket, sync::Semaphore, task::spawn_local};
 
 use crate::{
-    admission::{Congestion, Publisher, access::Caller, limits::Limits},
+    admission::{Admission, Congestion, Publisher, access::Caller, hooks::HookClient},
     route::{Context, publish},
 };
 
 /// Maximum datagram size in bytes: the payload of one UDP packet on a network with an MTU of 1500.
 const DATAGRAM_BYTES_MAX: usize = 1472;
+
+/// Maximum number of datagrams of a shard that wait for the app's back end. Further datagrams are dropped.
+const ASKING_MAX: usize = 1024;
 
 /// Distinguishes the two kinds of datagram: only a line of a batch has a `channel`.
 #[derive(Deserialize)]
@@ -32,6 +37,7 @@ struct Kind {
 pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
     // The buffer has one byte more than the limit, so that a datagram above the limit is detected.
     let mut datagram = [0; DATAGRAM_BYTES_MAX + 1];
+    let asking = Arc::new(Semaphore::new(ASKING_MAX));
     loop {
         let (length, from) = match socket.recv_from(&mut datagram).await {
             Ok(received) => received,
@@ -47,9 +53,36 @@ pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
         let metrics = &context.shard.socket_metrics;
         Metrics::add(&metrics.udp_received, 1);
         let is_good = length <= DATAGRAM_BYTES_MAX && context.admission.limits.take_datagram(from.ip());
-        if !is_good || publish(&context, from.ip(), &datagram[..length]).await.is_none() {
+        if !is_good {
             Metrics::add(&metrics.udp_dropped, 1);
+        } else if context.admission.has_hooks() {
+            publish_beside(&context, from.ip(), datagram[..length].to_vec(), &asking);
+        } else {
+            publish_or_drop(&context, from.ip(), &datagram[..length]).await;
         }
+    }
+}
+
+/// Publishes while further datagrams are received, because the app's back end may answer late. A datagram is dropped
+/// while too many wait. Datagrams that wait may overtake each other; the network gives them no order either.
+fn publish_beside(context: &Rc<Context>, from: IpAddr, datagram: Vec<u8>, asking: &Arc<Semaphore>) {
+    let Ok(slot) = asking.clone().try_acquire_owned() else {
+        return Metrics::add(&context.shard.socket_metrics.udp_dropped, 1);
+    };
+    let context = context.clone();
+    let mut publishing = Box::pin(async move {
+        publish_or_drop(&context, from, &datagram).await;
+        drop(slot);
+    });
+    // A datagram for which the back end is not asked is published at once.
+    if publishing.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending() {
+        spawn_local(publishing);
+    }
+}
+
+async fn publish_or_drop(context: &Context, from: IpAddr, datagram: &[u8]) {
+    if publish(context, from, datagram).await.is_none() {
+        Metrics::add(&context.shard.socket_metrics.udp_dropped, 1);
     }
 }
 
@@ -58,7 +91,7 @@ async fn publish(context: &Context, from: IpAddr, datagram: &[u8]) -> Option<()>
     // A datagram has no token.
     let holder = context.admission.limits.holder(None, Some(from));
     let caller = Caller { grant: context.admission.access.authority.anonymous(), holder, anonymous: true };
-    let publisher = DatagramPublisher(&context.admission.limits);
+    let publisher = DatagramPublisher { admission: &context.admission, address: from };
     let published = match kind.channel {
         Some(_) => publish::publish_line(context, &publisher, &caller, datagram).await,
         None => {
@@ -73,15 +106,26 @@ async fn publish(context: &Context, from: IpAddr, datagram: &[u8]) -> Option<()>
 }
 
 /// Publisher of one datagram. The rate of its address is limited by `datagrams_per_s`, before the datagram is parsed.
-struct DatagramPublisher<'a>(&'a Limits);
+struct DatagramPublisher<'a> {
+    admission: &'a Admission,
+    address: IpAddr,
+}
 
 impl Publisher for DatagramPublisher<'_> {
     fn take_quota(&self, bytes: usize) -> Result<(), Error> {
-        self.0.check_publish(None, None, bytes)
+        self.admission.limits.check_publish(None, None, bytes)
     }
 
     fn meet_congestion(&self) -> Congestion {
         Congestion::Refuse
+    }
+
+    fn admission(&self) -> Option<&Admission> {
+        Some(self.admission)
+    }
+
+    fn client(&self) -> HookClient {
+        HookClient { transport: "udp", address: Some(self.address), ..HookClient::default() }
     }
 }
 

@@ -4,14 +4,15 @@ use std::{num::NonZeroU16, rc::Rc, time::Duration};
 
 use millrace_delivery::ConnId;
 use millrace_protocol::{
-    Error, Permission,
-    session::{Subscription, encode_connected, encode_reply},
+    Code, Error, Permission, Since,
+    session::{Policy, Subscription, Target, encode_connected, encode_reply},
     websocket::{self, CloseFrame},
 };
 
 use crate::{admission::access::Caller, connection::EventLoop};
 
-/// Sends the first push of a session, and restores the subscriptions of its resume ticket.
+/// Sends the first push of a session, restores the subscriptions of its resume ticket, and subscribes the session to
+/// the channels of its grant.
 pub async fn begin(
     event_loop: &Rc<EventLoop>,
     id: ConnId,
@@ -31,6 +32,20 @@ pub async fn begin(
         Some(Err(error)) => event_loop.send_text(id, &encode_reply(0, &Err(error))),
         None => {}
     }
+    for channel in &caller.grant.channels {
+        let subscription = Subscription {
+            target: Target::Channel(channel.clone()),
+            since: Since::Now,
+            positions: Default::default(),
+            policy: Policy::Every,
+        };
+        match super::subscribe(event_loop.shard(), id, 0, subscription).await {
+            // The resume ticket contained the channel.
+            Err(error) if error.code == Code::AlreadySubscribed => {}
+            Err(error) => event_loop.send_text(id, &encode_reply(0, &Err(error))),
+            Ok(()) => {}
+        }
+    }
 }
 
 /// Verifies a resume ticket and returns its subscriptions. A ticket grants no permissions; the caller needs the
@@ -48,7 +63,12 @@ fn verify_ticket(event_loop: &EventLoop, ticket: &str, caller: &Caller) -> Resul
 /// subscribe by itself the next time.
 async fn resume(event_loop: &Rc<EventLoop>, id: ConnId, subscriptions: Vec<Subscription>) {
     for subscription in subscriptions {
-        if let Err(error) = super::subscribe(event_loop.shard(), id, 0, subscription).await {
+        let allowed = event_loop.admission().ask_subscribe(|| event_loop.client(id), &subscription.target).await;
+        let resumed = match allowed {
+            Ok(()) => super::subscribe(event_loop.shard(), id, 0, subscription).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = resumed {
             let reason = error.code.name();
             event_loop.send_text(id, &encode_reply(0, &Err(error)));
             return event_loop.close(id, CloseFrame { code: websocket::CLOSE_TRY_LATER, reason });

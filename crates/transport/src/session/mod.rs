@@ -1,8 +1,10 @@
 //! Commands of a session, over a WebSocket or a data channel. Most commands are answered at once. While a command
 //! waits for the engine, later commands are queued and the connection is not read. So replies and effects keep the
-//! order of the commands.
+//! order of the commands. A remote procedure call is started in this order; its reply comes when the back end
+//! answers.
 
 mod begin;
+mod rpc;
 
 use std::{
     future::Future,
@@ -27,7 +29,7 @@ pub use begin::begin;
 use crate::{
     Shard,
     admission::{self, access::Caller, limits::Direction},
-    connection::{CommandQueue, EventLoop, OUT_BYTES_MAX, SessionPublisher, Sockets, encode_text, send_text},
+    connection::{CommandQueue, EventLoop, OUT_BYTES_MAX, Queued, SessionPublisher, Sockets, encode_text, send_text},
     polling::range,
 };
 
@@ -37,11 +39,11 @@ const HISTORY_BYTES_MAX: usize = 4 << 20;
 /// Runs a command now, or queues it behind earlier commands.
 pub fn handle(event_loop: &Rc<EventLoop>, id: ConnId, text: &str) {
     if let Some(queue) = event_loop.shard().sockets().commands(id).and_then(Option::as_mut) {
-        return queue.push(text);
+        return queue.push(Queued::Command(text.to_owned()));
     }
     if takes_nothing(event_loop, id) {
         let mut queue = CommandQueue::default();
-        queue.push(text);
+        queue.push(Queued::Command(text.to_owned()));
         return set_queue(event_loop, id, Some(queue));
     }
     let mut running = Box::pin(run(event_loop.clone(), id, text.to_owned()));
@@ -101,7 +103,8 @@ pub async fn subscribe(
     subscription: Subscription,
 ) -> Result<(), Error> {
     let Subscription { target, since, positions, policy } = subscription;
-    let reader = shard.sockets().lane(id, policy);
+    // A lane of its own may lose messages; a state must be complete.
+    let reader = shard.sockets().lane(id, if since.is_state() { Policy::Every } else { policy });
     let preamble = |reply: String| match reader == id {
         true => encode_text(shard, id, &reply),
         false => {
@@ -129,13 +132,13 @@ pub fn subscriptions(hub: &Hub, sockets: &Sockets, id: ConnId) -> Vec<Subscripti
 }
 
 /// Returns the connections on which a session may have subscriptions.
-fn lanes(sockets: &Sockets, id: ConnId) -> impl Iterator<Item = ConnId> {
+pub fn lanes(sockets: &Sockets, id: ConnId) -> impl Iterator<Item = ConnId> {
     let latest = sockets.lane(id, Policy::Latest);
     std::iter::once(id).chain((latest != id).then_some(latest))
 }
 
 /// Ends a subscription of a session, on whichever lane it is. Errors: [`Code::NotSubscribed`].
-fn unsubscribe(hub: &mut Hub, sockets: &Sockets, id: ConnId, target: &Target) -> Result<(), Error> {
+pub fn unsubscribe(hub: &mut Hub, sockets: &Sockets, id: ConnId, target: &Target) -> Result<(), Error> {
     let mut ended = lanes(sockets, id).map(|lane| hub.unsubscribe(lane, target));
     let first = ended.next().expect("its own lane");
     ended.fold(first, Result::or)
@@ -195,7 +198,12 @@ async fn execute(
             Ok(Some(format!("{{\"id\":{command_id},\"ok\":{{\"position\":\"{position}\"}}}}")))
         }
         Command::Subscribe(subscription) => {
-            caller()?.may_subscribe(&subscription)?;
+            let caller = caller()?;
+            event_loop.admission().may_subscribe(&caller, || event_loop.client(id), &subscription).await?;
+            // The client continues from its own position a channel that it reads by the answer to `connect`.
+            if matches!(&subscription.target, Target::Channel(name) if caller.grant.channels.contains(name)) {
+                let _ = shard.with(|hub, sockets| unsubscribe(hub, sockets, id, &subscription.target));
+            }
             subscribe(shard, id, command_id, subscription).await?;
             Ok(None)
         }
@@ -205,15 +213,21 @@ async fn execute(
         }
         Command::History { channel, since, until, limit } => {
             shard.sockets().grants.may(id, Permission::History, &channel)?;
+            let target = Target::Channel(channel.clone());
+            event_loop.admission().ask_subscribe(|| event_loop.client(id), &target).await?;
             let limit = PageLimit { count: limit, bytes: HISTORY_BYTES_MAX };
             let page = range::page(&*shard.engine, &channel, since, until, Default::default(), limit).await?;
             let answer = Envelope::answer(page.next(), page.has_more(), page.gap, page.end.epoch, &page.publications);
             Ok(Some(encode_reply_raw(command_id, &answer)))
         }
+        Command::Rpc(call) => {
+            caller()?;
+            rpc::begin(event_loop, id, command_id, call)?;
+            Ok(None)
+        }
         Command::Refresh { token } => {
-            let access = &event_loop.admission().access;
-            let grant = access.authority.verify(token.as_str()).await?;
-            let fresh = Caller { grant, holder: caller()?.holder, anonymous: false };
+            let fresh = event_loop.admission().refreshed(event_loop.client(id), token.as_str()).await?;
+            let fresh = Caller { holder: caller()?.holder, ..fresh };
             let lost = refresh(shard, id, fresh.clone())?;
             let mut body = json!({ "unsubscribed": lost.iter().map(Target::as_str).collect::<Vec<_>>() });
             if let Some(expires_ms) = fresh.expires_ms() {
@@ -258,5 +272,9 @@ fn set_queue(event_loop: &Rc<EventLoop>, id: ConnId, queue: Option<CommandQueue>
 }
 
 fn next_command(event_loop: &Rc<EventLoop>, id: ConnId) -> Option<String> {
-    event_loop.shard().sockets().commands(id)?.as_mut()?.pop()
+    match event_loop.shard().sockets().commands(id)?.as_mut()?.pop()? {
+        Queued::Command(text) => Some(text),
+        // Unreachable: only a bare WebSocket queues these.
+        Queued::Publication(_) | Queued::Close(_) => None,
+    }
 }

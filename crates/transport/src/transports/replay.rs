@@ -170,7 +170,7 @@ impl Replay {
             place["more"] = true.into();
         }
         match self.encoding {
-            Encoding::Sse | Encoding::SseMany => {
+            Encoding::Sse | Encoding::SseState | Encoding::SseMany => {
                 format!("event: end\nid: {}\ndata: {place}\n\n", list(&starts, many)).into_bytes()
             }
             _ => format!("{{\"end\":{place}}}\n").into_bytes(),

@@ -2,7 +2,7 @@
 //!
 //! Source: HTML Living Standard, "Server-sent events".
 
-use millrace_protocol::{Encoding, Transport};
+use millrace_protocol::{Encoding, Since, Transport};
 
 use super::stream::Stream;
 use crate::{admission::access::Caller, http::ReadRequest};
@@ -11,7 +11,13 @@ use crate::{admission::access::Caller, http::ReadRequest};
 const RETRY_MS: u32 = 2000;
 
 pub fn stream(caller: Caller, request: ReadRequest) -> Stream {
-    let encoding = if request.many { Encoding::SseMany } else { Encoding::Sse };
+    // The state of a channel needs keys, so its events are envelopes.
+    let is_state = request.channels.iter().any(|(_, since)| since.is_some_and(Since::is_state));
+    let encoding = match (request.many, is_state) {
+        (true, _) => Encoding::SseMany,
+        (false, true) => Encoding::SseState,
+        (false, false) => Encoding::Sse,
+    };
     // An `id:` without data sets the client's position without an event. So even a stream that breaks off before its
     // first message can be resumed.
     let preamble = |_: &_, list: &str| format!("retry: {RETRY_MS}\nid: {list}\n\n").into_bytes();

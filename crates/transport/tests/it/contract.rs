@@ -23,6 +23,8 @@ macro_rules! promises {
     };
 }
 
+pub(crate) use promises;
+
 promises! {
     publications_arrive_in_order,
     any_position_resumes,

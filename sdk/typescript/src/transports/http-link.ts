@@ -1,10 +1,10 @@
 // The common part of the four HTTP transports: one request for all channels, repeated when the set of channels changes.
 import { pauseOf } from '../backoff.js';
 import { MillraceError, toError } from '../errors.js';
-import { onAbort } from '../listen.js';
+import { onAbort, TIMER_MAX } from '../listen.js';
 import type { Commands, Draft, Link, LinkHost, Wanted } from '../link.js';
 import type { TransportName } from '../types.js';
-import { Http, type Query } from './http.js';
+import { Http, type Query, type RequestOptions } from './http.js';
 
 /** Maximum number of channels in one request, a limit of the server. */
 const CHANNELS = 100;
@@ -59,12 +59,15 @@ export class HttpLink implements Link {
 
   async ask<C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal): Promise<Commands[C][1]> {
     if (command === 'publish') return this.#publish(body as Draft, signal) as Promise<any>;
-    const { channel, since, limit, until } = body as Commands['history'][0];
-    return this.#persist<any>((over) => (command === 'history' ? this.http.page(channel, since, limit, over, until) : this.#presence(channel, over)), signal);
+    const { channel, since, limit, until, method = channel, params, timeout } = body as any;
+    const at = `/v1/${command}/${method}`;
+    // A call is sent once. The caller's signal has the deadline.
+    if (command === 'rpc') return this.#send(at, { body: JSON.stringify(params) ?? '', signal, timeoutMs: TIMER_MAX, headers: timeout && { 'Millrace-Timeout': timeout } });
+    return this.#persist<any>((signal) => (command === 'history' ? this.http.page(channel, since, limit, signal, until) : this.#send(at, { signal })), signal);
   }
 
-  async #presence(channel: string, signal: AbortSignal): Promise<Commands['presence'][1]> {
-    return (await this.http.json<Commands['presence'][1]>(`/v1/presence/${channel}`, [], { signal })).body!;
+  async #send(path: string, ask: RequestOptions): Promise<any> {
+    return (await this.http.json(path, [], ask)).body;
   }
 
   #publish({ channel, type, data: body, key, ttl, idempotency_key }: Draft, signal?: AbortSignal): Promise<Commands['publish'][1]> {
@@ -77,11 +80,11 @@ export class HttpLink implements Link {
     const before = this.#turns.get(channel) ?? Promise.resolve();
     const mine = before
       .catch(() => {})
-      .then(() => this.#persist((over) => this.http.json<Commands['publish'][1]>(`/v1/channels/${channel}`, [], { body, headers, signal: over }), signal));
+      .then(() => this.#persist((signal) => this.#send(`/v1/channels/${channel}`, { body, headers, signal }), signal));
     this.#turns.set(channel, mine);
     const done = (): void => void (this.#turns.get(channel) === mine && this.#turns.delete(channel));
     mine.then(done, done);
-    return mine.then(({ body: answer }) => answer!);
+    return mine;
   }
 
   /** Repeats `ask` while a retry may help and this link is open. A refusal by the server ends the loop. */

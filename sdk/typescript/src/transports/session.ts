@@ -61,6 +61,8 @@ export function openSession(host: LinkHost, dial: Dial): Link {
         report('alive', pingMs);
         if (push === 'message' || push === 'gap') hub.receive(message);
         else if (push === 'drain') report('drain', message.after_ms);
+        else if (push === 'refresh') scheduleRefresh(message);
+        else if (push === 'unsubscribed') lose(message.channel, refused(message));
         else if (push === 'error') host.log?.({ level: 'warn', msg: `${message.code}: ${message.detail}` });
         waiting.get(id)?.(error && refused(error), ok);
         waiting.delete(id);
@@ -111,16 +113,20 @@ export function openSession(host: LinkHost, dial: Dial): Link {
     }
   }
 
+  /** Ends a subscription that the server has ended. */
+  function lose(channel: string, cause: MillraceError): void {
+    reading.delete(channel);
+    hub.refused(channel, cause);
+  }
+
   /**
    * Refreshes the token when a tenth of its lifetime is left. If the refresh fails, the server closes the session
    * (4001), and the next link asks for a new token.
    */
   function scheduleRefresh({ expires_ms, unsubscribed = [] }: { expires_ms?: number; unsubscribed?: string[] }): void {
-    for (const channel of unsubscribed) {
-      reading.delete(channel);
-      hub.refused(channel, refused({ code: 'forbidden' }));
-    }
+    for (const channel of unsubscribed) lose(channel, refused({ code: 'forbidden' }));
     if (!expires_ms || typeof host.token === 'string') return;
+    clearTimeout(due);
     due = setTimeout(() => {
       tokenOf(host, 'expired', over.signal).then((token) => send('refresh', { token }, (_, ok) => ok && scheduleRefresh(ok)), () => {});
     }, Math.min(Math.max(expires_ms * 0.9, REFRESH_MIN), TIMER_MAX));

@@ -1,38 +1,7 @@
-/** Messages of a kit: `crates/simulate/src/earl/kit.rs`. */
+/** Colors of the lamps and texts of the page. Uses no DOM. */
+import type { Lamp, Levels } from '@millrace/client/kit';
 
-/** Red, green and blue, each 0 to 15. */
-export type Levels = readonly [number, number, number];
-export const LAMPS = ['a', 'b'] as const;
-export type Lamp = (typeof LAMPS)[number];
-
-export interface Blink {
-  readonly a: boolean;
-  readonly b: boolean;
-  readonly fade_in_ms: number;
-  readonly on_ms: number;
-  readonly fade_out_ms: number;
-  readonly off_ms: number;
-}
-
-export interface KitState {
-  readonly commanded: { readonly id: string | null; readonly a: Levels; readonly b: Levels; readonly blink: Blink | null };
-  /** Levels and times that the LED driver could give; null until the module has confirmed the command. */
-  readonly given: { readonly a: Levels; readonly b: Levels; readonly blink: Blink | null; readonly note: string | null } | null;
-  /** Light of the lamps now, `#rrggbb`. */
-  readonly lit: { readonly a: string; readonly b: string };
-  readonly error: string | null;
-  readonly superseded: number;
-  readonly restarts: number;
-}
-
-export interface Light {
-  /** 0 to 1. */
-  readonly light: number;
-  readonly raw: number;
-  readonly sensor: 'working' | 'dark' | 'saturated';
-}
-
-export const LEVEL_MAX = 15;
+export const LAMPS = ['a', 'b'] as const satisfies readonly Lamp[];
 /** Blink of the page: all times are among those of the driver. */
 export const BLINK = { fade_in_ms: 256, on_ms: 512, fade_out_ms: 256, off_ms: 512 } as const;
 
@@ -56,3 +25,9 @@ export const describe = ([red, green, blue]: Levels): string => `red ${red}, gre
 
 /** Returns true if nothing is lit. */
 export const isDark = (color: string): boolean => color === '#000000';
+
+/** Colors of a rest area by the number of people in it: dark, then from blue to red. The last one is for all above. */
+const AREA: readonly Levels[] = [[0, 0, 0], [0, 0, 15], [0, 8, 15], [0, 15, 15], [0, 15, 8], [0, 15, 0], [8, 15, 0], [15, 15, 0], [15, 8, 0], [15, 4, 0], [15, 0, 0]];
+
+/** Returns the color that shows this number of people. */
+export const areaColor = (people: number): Levels => AREA[Math.min(people, AREA.length - 1)]!;

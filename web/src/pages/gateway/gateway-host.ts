@@ -45,7 +45,8 @@ export interface View {
 
 export class GatewayHost {
   readonly #forwarder: Forwarder;
-  readonly #client: Client;
+  /** The client of this page. It is closed with the gateway. */
+  readonly client: Client;
   readonly #links = new Map<number, PeerLink>();
   readonly #over = new AbortController();
   #pending = 0;
@@ -63,8 +64,8 @@ export class GatewayHost {
     config: Partial<Config>,
   ) {
     this.#forwarder = new Forwarder(config);
-    this.#client = millrace(location.origin, token ? { token } : {});
-    this.#client.subscribe(offers(name)).on(
+    this.client = millrace(location.origin, token ? { token } : {});
+    this.client.subscribe(offers(name)).on(
       ({ data }) => void this.#handleOffer(data),
       (cause) => (this.#ended = cause),
     );
@@ -87,10 +88,10 @@ export class GatewayHost {
       peers,
       stats: { ...this.#forwarder.stats },
       dropped: this.#dropped,
-      link: this.#client.state.name,
+      link: this.client.state.name,
       others: this.#others,
       trouble: this.#over.signal.aborted ? '' : (this.#ended?.message ?? ''),
-      refusal: refusalOf(this.#client.state, this.#ended),
+      refusal: refusalOf(this.client.state, this.#ended),
       missing: [...this.#forwarder.missing()],
     };
   }
@@ -100,12 +101,12 @@ export class GatewayHost {
     this.#over.abort();
     for (const id of [...this.#links.keys()]) this.#leave(id);
     this.#timer?.stop();
-    void this.#client.close();
+    void this.client.close();
   }
 
   async #watchOtherPages(): Promise<void> {
     try {
-      for await (const { count } of this.#client.presence(offers(this.name), { signal: this.#over.signal, everyMs: OTHERS_MS })) this.#others = Math.max(count - 1, 0);
+      for await (const { count } of this.client.presence(offers(this.name), { signal: this.#over.signal, everyMs: OTHERS_MS })) this.#others = Math.max(count - 1, 0);
     } catch {
       // A token without this permission: `others` stays 0.
     }
@@ -118,7 +119,7 @@ export class GatewayHost {
       const missing = this.#forwarder.missing();
       const count = [...missing.values()].reduce((sum, messages) => sum + messages, 0);
       // If publishing fails, devices only miss a warning.
-      if (count > this.#reportedMissing) this.#client.publish(missingAt(this.name), { missing: Object.fromEntries(missing) }, { ttl: ANSWER_TTL, signal: this.#over.signal }).catch(() => {});
+      if (count > this.#reportedMissing) this.client.publish(missingAt(this.name), { missing: Object.fromEntries(missing) }, { ttl: ANSWER_TTL, signal: this.#over.signal }).catch(() => {});
       this.#reportedMissing = count;
       this.#publishMissing();
     });
@@ -134,7 +135,7 @@ export class GatewayHost {
         this.#dropped++;
         return error instanceof JoinRefused ? { error: error.code, detail: error.message } : { error: 'bad_request', detail: 'this browser does not support the offer' };
       });
-      await this.#client.publish(answers(this.name, id), answer, { ttl: ANSWER_TTL, signal: AbortSignal.any([this.#over.signal, AbortSignal.timeout(OPEN_MS)]) });
+      await this.client.publish(answers(this.name, id), answer, { ttl: ANSWER_TTL, signal: AbortSignal.any([this.#over.signal, AbortSignal.timeout(OPEN_MS)]) });
     } catch {
       // The peer receives no answer and tries again. Its connection is removed after the timeout.
     } finally {

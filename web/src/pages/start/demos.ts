@@ -20,4 +20,14 @@ export const DEMOS = [
     name: 'Ball',
     description: 'Two color LEDs of a kit: pick a color, and firmware on a simulated microcontroller lights the lamps.',
   },
+  {
+    path: '/arm',
+    name: 'Arm',
+    description: 'Ten wearers: each movement of one makes the others vibrate, over the topology that you choose.',
+  },
+  {
+    path: '/battery',
+    name: 'Battery',
+    description: 'Battery life of a phone that forwards the messages of devices, by a model fitted to measurements.',
+  },
 ] as const;

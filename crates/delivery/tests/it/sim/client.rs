@@ -8,6 +8,7 @@ use millrace_protocol::{ChannelName, Pattern, Position, Since, session::Policy};
 use super::{
     reading::Reading,
     truth::{At, Check},
+    view::View,
 };
 
 #[derive(Clone, PartialEq, Debug)]
@@ -23,6 +24,8 @@ pub struct Client {
     pub heard: BTreeMap<usize, At>,
     /// The `time` of the last reply to each pattern, by want.
     pub times: Vec<Option<u64>>,
+    /// The map of each channel, by channel, if the client reads states; `None` if it reads logs.
+    pub views: Option<BTreeMap<usize, View>>,
     pub link: Option<Link>,
     pub connecting: bool,
 }
@@ -53,9 +56,12 @@ pub enum Sub {
 }
 
 impl Client {
-    pub fn new(wants: Vec<Want>, policy: Policy) -> Self {
+    pub fn new(wants: Vec<Want>, policy: Policy, reads_states: bool) -> Self {
         let times = vec![None; wants.len()];
-        Self { wants, policy, heard: BTreeMap::new(), times, link: None, connecting: true }
+        let channel =
+            |want: &Want| if let Want::Channel(channel) = want { Some((*channel, View::new())) } else { None };
+        let views = reads_states.then(|| wants.iter().filter_map(channel).collect());
+        Self { wants, policy, heard: BTreeMap::new(), times, views, link: None, connecting: true }
     }
 
     pub fn has_heard(&self, channel: usize) -> bool {

@@ -27,7 +27,18 @@ impl World {
             client.wants.iter().filter_map(|w| if let Want::Channel(c) = w { Some(*c) } else { None }).collect();
         let by_name = channels.len() == client.wants.len();
         let reads: Vec<_> = channels.iter().map(|c| (*c, client.since(*c))).collect();
+        let reads_states = client.views.is_some();
+        // A bare WebSocket carries no keys, and an empty payload for a deletion.
+        let has_states = channels.iter().any(|channel| self.states[*channel]);
         let encodings = match (by_name, channels.len()) {
+            (true, 1) if has_states => vec![
+                None,
+                Some(Encoding::Session),
+                Some(if reads_states { Encoding::SseState } else { Encoding::Sse }),
+                Some(Encoding::SseMany),
+                Some(Encoding::Ndjson),
+                Some(Encoding::NdjsonMany),
+            ],
             (false, _) => vec![Some(Encoding::Session)],
             (true, 1) => vec![
                 None,
@@ -41,6 +52,8 @@ impl World {
             (true, _) => vec![None, Some(Encoding::Session), Some(Encoding::SseMany), Some(Encoding::NdjsonMany)],
         };
         let encoding = self.dice.pick(&encodings);
+        // A session chooses its starts when it subscribes.
+        let reads = if encoding == Some(Encoding::Session) { reads } else { self.begin_states(index, reads) };
         trace!(self, "client {index} connects by {encoding:?} from {reads:?}");
         let wants = self.clients[index].wants.len();
         let link = |kind, sub| Link {
@@ -99,7 +112,28 @@ impl World {
         }
     }
 
+    /// Replaces the starts of a client that reads states, each by one from which it may continue.
+    fn begin_states(&mut self, index: usize, reads: Vec<(usize, Since)>) -> Vec<(usize, Since)> {
+        let Self { clients, dice, truth, .. } = self;
+        let Some(views) = &mut clients[index].views else { return reads };
+        let begin = |(channel, _): (usize, Since)| {
+            let view = views.get_mut(&channel).expect("a client has a view of each channel that it reads");
+            let starts = view.starts();
+            let since = starts[dice.index(starts.len())];
+            view.begin(since, truth.top(channel));
+            (channel, since)
+        };
+        reads.into_iter().map(begin).collect()
+    }
+
     fn subscribe(&mut self, index: usize, want: usize) {
+        if let Want::Channel(channel) = self.clients[index].wants[want]
+            && self.clients[index].views.is_some()
+        {
+            let (since, policy) =
+                (self.begin_states(index, vec![(channel, Since::Now)])[0].1, self.clients[index].policy);
+            return self.send(index, want, Sub::Asked, Command::Subscribe { channel, since, policy }, None);
+        }
         let client = &self.clients[index];
         let policy = client.policy;
         let (command, floor) = match &client.wants[want] {
@@ -238,13 +272,31 @@ impl World {
                 let channel = self.expected(index, channel.as_deref())?;
                 trace!(self, "client {index} hears of a gap in {} from {from:?} to {to}", self.names[channel]);
                 self.counts.gaps += 1;
+                if let Some(view) = self.clients[index].views.as_mut().and_then(|views| views.get_mut(&channel)) {
+                    self.counts.restarts_of_states += 1;
+                    let from = from.ok_or("a gap without its start")?;
+                    return view.hear_gap(&self.truth, channel, (from, to), self.now_ms);
+                }
                 let at = self.stands(index, channel)?;
                 let at = self.truth.hear_gap(channel, at, self.clients[index].policy, from, to, self.now_ms)?;
                 self.clients[index].heard.insert(channel, at);
             }
+            Received::StateEnd { channel, position } => {
+                let channel = self.expected(index, channel.as_deref())?;
+                trace!(self, "client {index} has the state of {} as of {position}", self.names[channel]);
+                self.counts.states += 1;
+                let view = self.clients[index].views.as_mut().and_then(|views| views.get_mut(&channel));
+                let view = view.ok_or("the end of a state came to a reader of the log")?;
+                view.hear_end(&self.truth, channel, position, self.now_ms)?;
+            }
             Received::Positions(list) => {
                 for (name, at) in list {
-                    self.hear_position(index, name.as_deref(), at)?;
+                    self.hear_position(index, name.as_deref(), at, false)?;
+                }
+            }
+            Received::Ends(list) => {
+                for (name, at) in list {
+                    self.hear_position(index, name.as_deref(), at, true)?;
                 }
             }
         }
@@ -261,13 +313,19 @@ impl World {
 
     fn receive_message(&mut self, index: usize, message: &Message) -> Check {
         let channel = self.expected(index, message.channel.as_deref())?;
-        let at = self.stands(index, channel)?;
         let position = message.position.map_or_else(|| message.stamp(), Ok)?;
         trace!(self, "client {index} hears {} {position}", self.names[channel]);
         if !message.is(self.truth.publication(channel, position)?) {
             return Err(format!("not what was published at {position}: {message:?}"));
         }
-        let at = self.truth.receive_message(channel, at, self.clients[index].policy, position, self.now_ms)?;
+        let (truth, policy) = (&self.truth, self.clients[index].policy);
+        if let Some(view) = self.clients[index].views.as_mut().and_then(|views| views.get_mut(&channel)) {
+            let publication = truth.publication(channel, position)?;
+            self.counts.messages += 1;
+            return view.hear_message(truth, channel, policy, publication, (position, message.place), self.now_ms);
+        }
+        let at = self.stands(index, channel)?;
+        let at = self.truth.receive_message(channel, at, policy, position, self.now_ms)?;
         self.clients[index].heard.insert(channel, at);
         self.counts.messages += 1;
         Ok(())
@@ -275,8 +333,13 @@ impl World {
 
     /// Handles the start position of a stream or the end position of an answer. A client with a known position keeps
     /// it, because a gap may follow.
-    fn hear_position(&mut self, index: usize, name: Option<&str>, to: Position) -> Check {
+    fn hear_position(&mut self, index: usize, name: Option<&str>, to: Since, is_answer: bool) -> Check {
         let channel = self.expected(index, name)?;
+        let policy = self.clients[index].policy;
+        if let Some(view) = self.clients[index].views.as_mut().and_then(|views| views.get_mut(&channel)) {
+            return view.hear_position(&self.truth, channel, policy, to, is_answer, self.now_ms);
+        }
+        let Since::Position(to) = to else { return Err(format!("{to} came to a reader of the log")) };
         let at = match self.stands(index, channel) {
             Ok(at) => self.truth.hear_position(channel, at, self.clients[index].policy, to, self.now_ms)?,
             Err(_) => At::Known(to),
@@ -311,6 +374,9 @@ impl World {
             result => result?,
         };
         link.subscribed[want] = Sub::On;
+        if client.views.is_some() {
+            return Ok(());
+        }
         match &client.wants[want] {
             Want::Channel(channel) => {
                 let position: Position = ok["position"].as_str().unwrap_or("").parse().map_err(|e| format!("{e}"))?;

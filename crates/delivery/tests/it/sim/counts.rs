@@ -20,6 +20,12 @@ pub struct Counts {
     pub epochs: u64,
     pub jobs: u64,
     pub polls: u64,
+    pub states: u64,
+    pub restarts_of_states: u64,
+    pub deletions: u64,
+    pub expired: u64,
+    pub conditions_met: u64,
+    pub conditions_failed: u64,
     pub broken: u64,
 }
 
@@ -35,10 +41,12 @@ pub enum Breakage {
     SilentGap,
     /// Long polls are never woken, and never time out.
     LostWake,
+    /// A page of a state omits a deletion.
+    LostDeletion,
 }
 
 impl Counts {
-    pub fn all(&mut self) -> [(&'static str, &mut u64); 18] {
+    pub fn all(&mut self) -> [(&'static str, &mut u64); 24] {
         [
             ("publications", &mut self.publications),
             ("deliveries", &mut self.deliveries),
@@ -57,6 +65,12 @@ impl Counts {
             ("epochs", &mut self.epochs),
             ("subscriptions", &mut self.jobs),
             ("polls", &mut self.polls),
+            ("states", &mut self.states),
+            ("restarts of states", &mut self.restarts_of_states),
+            ("deletions", &mut self.deletions),
+            ("expired keys", &mut self.expired),
+            ("conditions met", &mut self.conditions_met),
+            ("conditions failed", &mut self.conditions_failed),
             ("broken", &mut self.broken),
         ]
     }

@@ -84,6 +84,8 @@ pub enum Event {
         poll: u64,
     },
     Tick,
+    /// The engine expires keys of the states.
+    Expire,
     LoseEngine,
     Restart,
 }

@@ -5,6 +5,10 @@
 //! from their position, often in another encoding. In some worlds the total size of all logs is limited to almost
 //! nothing. The server restarts and the engine loses its data.
 //!
+//! Some channels are keyed states: keys are deleted, expire, and are published under conditions whose outcome the truth
+//! predicts. Some clients read the state; they resume inside it, after it, or from its beginning. At the end of a state
+//! the map that a client has built must be the true one, and a state may begin anew only if history has lost something.
+//!
 //! Each client parses its bytes as a real client does, and checks what it receives. With `every`, it must receive each
 //! offset once and in order, or an explicit gap that names its position and no publication that the history still
 //! holds. With `latest`, offsets must rise, and only publications that a newer one of the same key has superseded may
@@ -18,10 +22,12 @@ mod clients;
 mod counts;
 mod dice;
 mod event;
+mod publish;
 mod reading;
 mod request;
 mod server;
 mod truth;
+mod view;
 mod wires;
 mod world;
 
@@ -101,6 +107,7 @@ fn deliberate_defects_are_detected() {
         (Breakage::PageWithHole, 90),
         (Breakage::SilentGap, 80),
         (Breakage::LostWake, 30),
+        (Breakage::LostDeletion, 60),
     ] {
         let (mut broken, mut noticed) = (0, 0);
         for seed in 0..300 {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use millrace_protocol::{Encoding, Kind, Position, Publication};
+use millrace_protocol::{Encoding, Kind, Position, Publication, Since};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
@@ -12,7 +12,14 @@ use super::truth::Check;
 #[derive(Debug)]
 pub enum Received {
     /// Current positions of the stream: of its only channel (no name), or of each channel.
-    Positions(Vec<(Option<String>, Position)>),
+    Positions(Vec<(Option<String>, Since)>),
+    /// Places at which an answer ends.
+    Ends(Vec<(Option<String>, Since)>),
+    /// The reader has the whole state as of this position.
+    StateEnd {
+        channel: Option<String>,
+        position: Position,
+    },
     Message(Message),
     Gap {
         channel: Option<String>,
@@ -32,6 +39,8 @@ pub struct Message {
     pub channel: Option<String>,
     /// `None` on a bare WebSocket, which carries no position.
     pub position: Option<Position>,
+    /// Id of the event for this channel; `None` for other encodings.
+    pub place: Option<Since>,
     body: Body,
     envelope: Option<(u64, Option<String>)>,
 }
@@ -41,6 +50,7 @@ enum Body {
     Bare { binary: bool, data: Vec<u8> },
     Lines(String),
     Raw { data: String, base64: bool },
+    Deletion,
 }
 
 /// Every field that a JSON line or push may have.
@@ -55,6 +65,9 @@ struct Words<'a> {
     #[serde(borrow)]
     data: Option<&'a RawValue>,
     encoding: Option<&'a str>,
+    deleted: Option<bool>,
+    #[serde(borrow)]
+    state: Option<Box<Words<'a>>>,
     from: Option<&'a str>,
     to: Option<&'a str>,
     #[serde(borrow)]
@@ -125,7 +138,7 @@ impl Reading {
         }
         let Some(end) = bytes.iter().position(|&b| b == b'\n') else { return Ok(None) };
         let line = std::str::from_utf8(&bytes[..end]).map_err(|e| e.to_string())?;
-        let sse = matches!(self.encoding, Encoding::Sse | Encoding::SseMany);
+        let sse = matches!(self.encoding, Encoding::Sse | Encoding::SseState | Encoding::SseMany);
         let heard = if sse { self.sse_line(line)? } else { json_line(line)? };
         Ok(Some((end + 1, heard)))
     }
@@ -143,7 +156,7 @@ impl Reading {
             }
             (1 | 2, Encoding::Bare) => {
                 let body = Body::Bare { binary: opcode == 2, data: payload.to_vec() };
-                Ok(Received::Message(Message { channel: None, position: None, body, envelope: None }))
+                Ok(Received::Message(Message { channel: None, position: None, place: None, body, envelope: None }))
             }
             (1, _) => json_line(std::str::from_utf8(payload).map_err(|e| e.to_string())?),
             _ => Err(format!("a frame with opcode {opcode}: {}", String::from_utf8_lossy(payload))),
@@ -185,19 +198,33 @@ impl Event {
             ("gap", _) => {
                 let words: Words<'_> = serde_json::from_str(&data).map_err(|e| format!("{e}: {data}"))?;
                 let Received::Gap { channel, from, to } = words.gap()? else { return Err(data) };
-                check_id(&id, &channel, to)?;
+                // The state begins anew after this gap.
+                if to.offset > 0 || find(&id, &channel) != Some(Since::State) {
+                    check_id(&id, &channel, to)?;
+                }
                 Ok(Received::Gap { channel, from, to })
             }
             ("", Encoding::Sse) => {
-                let position = id.and_then(|id| id.first().map(|id| id.1)).ok_or("an event without an id")?;
+                let Some(Since::Position(position)) = find(&id, &None) else {
+                    return Err("an event without an id".into());
+                };
                 let body = Body::Lines(data);
-                Ok(Received::Message(Message { channel: None, position: Some(position), body, envelope: None }))
+                let (position, place) = (Some(position), None);
+                Ok(Received::Message(Message { channel: None, position, place, body, envelope: None }))
             }
-            ("", _) => {
-                let heard = json_line(&data)?;
-                let Received::Message(message) = &heard else { return Err(format!("not a message: {data}")) };
+            ("state", _) => {
+                let words: Words<'_> = serde_json::from_str(&data).map_err(|e| format!("{e}: {data}"))?;
+                let Received::StateEnd { channel, position } = words.state_end()? else { return Err(data) };
+                check_id(&id, &channel, position)?;
+                Ok(Received::StateEnd { channel, position })
+            }
+            ("", _) | ("deleted", Encoding::Sse) => {
+                let Received::Message(mut message) = json_line(&data)? else {
+                    return Err(format!("not a message: {data}"));
+                };
                 check_id(&id, &message.channel, message.position.ok_or("a message without a position")?)?;
-                Ok(heard)
+                message.place = find(&id, &message.channel);
+                Ok(Received::Message(message))
             }
             (name, _) => Err(format!("an unknown event: {name}")),
         }
@@ -206,11 +233,18 @@ impl Event {
 
 /// Checks that the `id:` of an event of several channels, from which a browser resumes, names the position of the
 /// event.
-fn check_id(id: &Option<Vec<(Option<String>, Position)>>, channel: &Option<String>, at: Position) -> Check {
-    match id.iter().flatten().find(|(name, _)| name == channel) {
-        Some((_, position)) if *position == at => Ok(()),
+fn check_id(id: &Id, channel: &Option<String>, at: Position) -> Check {
+    match find(id, channel) {
+        Some(Since::Position(position)) if position == at => Ok(()),
+        Some(Since::StateAfter { epoch, offset, .. }) if (Position { epoch, offset }) == at => Ok(()),
         other => Err(format!("an event at {at} of {channel:?} has the id {other:?}")),
     }
+}
+
+type Id = Option<Vec<(Option<String>, Since)>>;
+
+fn find(id: &Id, channel: &Option<String>) -> Option<Since> {
+    id.iter().flatten().find(|(name, _)| name == channel).map(|(_, place)| *place)
 }
 
 fn json_line(line: &str) -> Check<Received> {
@@ -228,10 +262,8 @@ pub fn answer(body: &[u8], mut on: impl FnMut(Received) -> Check) -> Check {
         return Err("an answer says `more` only if there is more".into());
     }
     let ends = match (words.position, words.positions) {
-        (Some(at), None) => vec![(None, position(at)?)],
-        (None, Some(list)) => {
-            list.into_iter().map(|(name, at)| Ok((Some(name), position(&at)?))).collect::<Check<_>>()?
-        }
+        (Some(at), None) => vec![(None, place(at)?)],
+        (None, Some(list)) => list.into_iter().map(|(name, at)| Ok((Some(name), place(&at)?))).collect::<Check<_>>()?,
         _ => return Err("an answer without a position".into()),
     };
     for gap in words.gap.into_iter().map(|gap| *gap).chain(words.gaps.into_iter().flatten()) {
@@ -240,7 +272,7 @@ pub fn answer(body: &[u8], mut on: impl FnMut(Received) -> Check) -> Check {
     for message in words.messages.ok_or("an answer without messages")? {
         on(message.message()?)?;
     }
-    on(Received::Positions(ends))
+    on(Received::Ends(ends))
 }
 
 impl Words<'_> {
@@ -248,6 +280,7 @@ impl Words<'_> {
         match self.push {
             Some("message") => self.message(),
             Some("gap") => self.gap(),
+            Some("state") => self.state_end(),
             Some("connected") if self.ping_ms.is_some() && self.message_bytes_max.is_some() => Ok(Received::Nothing),
             Some("drain") if self.after_ms.is_some() => Ok(Received::Nothing),
             Some(push) => Err(format!("an unexpected push: {push}")),
@@ -258,11 +291,12 @@ impl Words<'_> {
                 }
                 (None, None, None) if self.drain.is_some() => Ok(Received::Nothing),
                 (None, None, None) if self.gap.is_some() => self.gap.map_or(Err(String::new()), |gap| gap.gap()),
+                (None, None, None) if self.state.is_some() => {
+                    self.state.map_or(Err(String::new()), |end| end.state_end())
+                }
                 (None, None, None) if self.positions.is_some() => {
                     let list = self.positions.into_iter().flatten();
-                    list.map(|(name, at)| Ok((Some(name), position(&at)?)))
-                        .collect::<Check<_>>()
-                        .map(Received::Positions)
+                    list.map(|(name, at)| Ok((Some(name), place(&at)?))).collect::<Check<_>>().map(Received::Positions)
                 }
                 (None, None, None) => {
                     Words { id: None, ok: None, error: None, gap: None, positions: None, ..self }.message()
@@ -273,11 +307,19 @@ impl Words<'_> {
     }
 
     fn message(self) -> Check<Received> {
-        let data = self.data.ok_or("a message without data")?.get().to_owned();
-        let body = Body::Raw { data, base64: self.encoding.is_some() };
+        let body = match (self.data, self.deleted) {
+            (Some(data), None) => Body::Raw { data: data.get().to_owned(), base64: self.encoding.is_some() },
+            (None, Some(true)) => Body::Deletion,
+            other => return Err(format!("data and deleted of a message are {other:?}")),
+        };
         let position = Some(position(self.position.ok_or("a message without a position")?)?);
         let envelope = Some((self.time.ok_or("a message without a time")?, self.key));
-        Ok(Received::Message(Message { channel: self.channel, position, body, envelope }))
+        Ok(Received::Message(Message { channel: self.channel, position, place: None, body, envelope }))
+    }
+
+    fn state_end(self) -> Check<Received> {
+        let position = position(self.position.ok_or("the end of a state without a position")?)?;
+        Ok(Received::StateEnd { channel: self.channel, position })
     }
 
     fn gap(self) -> Check<Received> {
@@ -301,6 +343,8 @@ impl Message {
         });
         let text = || String::from_utf8_lossy(publication.data());
         let same_body = match (&self.body, publication.kind) {
+            (Body::Deletion, _) => publication.is_deletion,
+            _ if publication.is_deletion => false,
             (Body::Bare { binary, data }, kind) => *binary == (kind == Kind::Binary) && *data == publication.data(),
             (Body::Lines(lines), Kind::Binary) => *lines == BASE64_STANDARD.encode(publication.data()),
             (Body::Lines(lines), _) => *lines == text().replace("\r\n", "\n").replace('\r', "\n"),
@@ -318,12 +362,16 @@ impl Message {
 }
 
 /// Parses `P`, or `a@P,b@Q`.
-fn positions(list: &str) -> Check<Vec<(Option<String>, Position)>> {
+fn positions(list: &str) -> Check<Vec<(Option<String>, Since)>> {
     let entry = |entry: &str| match entry.split_once('@') {
-        Some((name, at)) => Ok((Some(name.to_owned()), position(at)?)),
-        None => Ok((None, position(entry)?)),
+        Some((name, at)) => Ok((Some(name.to_owned()), place(at)?)),
+        None => Ok((None, place(entry)?)),
     };
     list.split(',').map(entry).collect()
+}
+
+fn place(text: &str) -> Check<Since> {
+    text.parse().map_err(|_| format!("not a place: {text}"))
 }
 
 fn position(text: &str) -> Check<Position> {

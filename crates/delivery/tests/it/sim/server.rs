@@ -242,7 +242,12 @@ impl World {
             return self.answer(id);
         }
         for (_, since, page) in &mut poll.reads {
-            *since = page.as_ref().map_or(*since, Page::next);
+            let was = *since;
+            *since = match page.as_ref().map(Page::next) {
+                Some(Since::Position(at)) if was.is_state() => Since::StateOr(at),
+                Some(next) => next,
+                None => was,
+            };
         }
         Ok(())
     }

@@ -72,6 +72,35 @@ impl Truth {
         Ok(rank(a)? <= rank(b)?)
     }
 
+    /// Returns the state as of a position: the newest publication of each key that was not deleted.
+    pub fn state(&self, channel: usize, at: Position) -> Check<HashMap<&str, &Publication>> {
+        let (_, life) = self.life(channel, at.epoch)?;
+        let mut state = HashMap::new();
+        for publication in life.publications.iter().take(at.offset as usize) {
+            let key = publication.key.as_deref().unwrap_or_default();
+            match publication.is_deletion {
+                true => state.remove(key),
+                false => state.insert(key, publication),
+            };
+        }
+        Ok(state)
+    }
+
+    /// Returns whether the log may no longer hold one of the publications after `after` that are counted.
+    pub fn has_lost(
+        &self,
+        channel: usize,
+        after: Position,
+        counts: impl Fn(&Publication) -> bool,
+        now_ms: u64,
+    ) -> Check<bool> {
+        let (_, life) = self.life(channel, after.epoch)?;
+        let later = life.publications.iter().skip(after.offset as usize);
+        Ok(later
+            .filter(|publication| counts(publication))
+            .any(|publication| self.may_be_gone(life, publication, now_ms)))
+    }
+
     /// Checks a message that a client at `at` received, and returns the client's new position.
     pub fn receive_message(&self, channel: usize, at: At, policy: Policy, heard: Position, now_ms: u64) -> Check<At> {
         self.publication(channel, heard)?;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use millrace_delivery::{Appended, Bounds, ChannelKey, Config, History, Hub, Output, Page, PageLimit};
-use millrace_protocol::{ChannelName, Epoch, Kind, NewPublication, Pattern, Position, Since, session::Policy};
+use millrace_delivery::{Bounds, ChannelKey, Config, History, Hub, Output, Page, PageLimit, Part};
+use millrace_protocol::{ChannelName, Epoch, Gap, Pattern, Position, Since, session::Policy};
 
 use super::{
     client::{Client, Want},
@@ -25,15 +25,18 @@ const STEPS_MAX: u32 = 60_000;
 pub struct World {
     pub dice: Dice,
     pub now_ms: u64,
-    events: BTreeMap<(u64, u64), Event>,
-    serial: u64,
+    pub(super) events: BTreeMap<(u64, u64), Event>,
+    pub(super) serial: u64,
     pub names: Vec<ChannelName>,
     pub truth: Truth,
-    histories: Vec<History>,
-    last_arrival_ms: Vec<u64>,
-    bounds: Bounds,
-    limit: PageLimit,
-    config: Config,
+    pub(super) histories: Vec<History>,
+    /// Whether each channel is a keyed state.
+    pub states: Vec<bool>,
+    pub(super) last_arrival_ms: Vec<u64>,
+    pub(super) bounds: Bounds,
+    pub(super) limit: PageLimit,
+    pub(super) keys_max: usize,
+    pub(super) config: Config,
     pub hub: Hub,
     /// Number of restarts. Events of an earlier life that have not reached the hub are lost.
     pub life: u32,
@@ -41,16 +44,16 @@ pub struct World {
     pub clients: Vec<Client>,
     pub jobs: BTreeMap<u64, Job>,
     pub polls: BTreeMap<u64, Poll>,
-    interest: Vec<u32>,
+    pub(super) interest: Vec<u32>,
     /// Key of each channel as last reported. A publication carries the key of its publish time, which may have been
     /// closed since.
-    keys: Vec<Option<ChannelKey>>,
-    pattern_interest: Vec<(Pattern, u32)>,
+    pub(super) keys: Vec<Option<ChannelKey>>,
+    pub(super) pattern_interest: Vec<(Pattern, u32)>,
     /// True while faults happen.
     pub rough: bool,
-    payload_bytes: u64,
-    slow_percent: u32,
-    breakage: Breakage,
+    pub(super) payload_bytes: u64,
+    pub(super) slow_percent: u32,
+    pub(super) breakage: Breakage,
     pub counts: Counts,
     pub trace: bool,
 }
@@ -75,6 +78,8 @@ impl World {
             keys_max: 0,
         };
         let limit = PageLimit { count: dice.pick(&[1, 2, 5, 100]), bytes: dice.pick(&[200, 1 << 20]) };
+        let has_states = dice.percent(50);
+        let keys_max = dice.pick(&[3, 12, 1000]);
         let tiny = dice.percent(15);
         let crowded = dice.percent(15);
         let config = Config {
@@ -92,6 +97,7 @@ impl World {
             serial: 0,
             truth: Truth::new(bounds),
             histories: Vec::new(),
+            states: Vec::new(),
             last_arrival_ms: vec![0; names.len()],
             hub: Hub::new(config.clone()),
             life: 0,
@@ -109,6 +115,7 @@ impl World {
             names,
             bounds,
             limit,
+            keys_max,
             config,
             breakage,
             trace,
@@ -117,6 +124,8 @@ impl World {
         for _ in 0..world.names.len() {
             let epoch = Epoch(world.dice.between(0, u64::from(u32::MAX)) as u32);
             world.histories.push(History::new(epoch));
+            let is_state = has_states && world.dice.percent(70);
+            world.states.push(is_state);
             world.truth.add_channel(epoch);
         }
         if breakage == Breakage::DroppedBytes {
@@ -125,6 +134,7 @@ impl World {
         world.add_clients();
         world.schedule(0, Event::Publish);
         world.schedule(1000, Event::Tick);
+        world.schedule(100, Event::Expire);
         if world.dice.percent(30) {
             let after = world.dice.between(100, 1500);
             world.schedule(after, Event::LoseEngine);
@@ -154,8 +164,10 @@ impl World {
                 wants.splice(0..0, (first..first + count).map(Want::Channel));
             }
             let policy = self.dice.pick(&[Policy::Every, Policy::Latest]);
-            trace!(self, "client {index} wants {wants:?}, {policy:?}");
-            self.clients.push(Client::new(wants, policy));
+            let is_state = |want: &Want| matches!(want, Want::Channel(channel) if self.states[*channel]);
+            let reads_states = wants.iter().all(is_state) && self.dice.percent(70);
+            trace!(self, "client {index} wants {wants:?}, {policy:?}, states: {reads_states}");
+            self.clients.push(Client::new(wants, policy, reads_states));
             let after = self.dice.between(0, 300);
             self.schedule(after, Event::Connect { client: index });
         }
@@ -196,7 +208,7 @@ impl World {
         match event {
             Event::Publish if self.rough => {
                 let channel = self.dice.index(self.names.len());
-                self.publish(channel, true);
+                self.publish(channel, true)?;
                 let after = if self.dice.percent(40) { 0 } else { self.dice.between(1, 40) };
                 self.schedule(after, Event::Publish);
             }
@@ -222,7 +234,7 @@ impl World {
                 self.drain()?;
             }
             Event::Read { life: l, asker, channel, since, policy } if l == life => {
-                let page = self.read(channel, since, policy);
+                let page = self.read(channel, since, policy, matches!(asker, Asker::Poll { .. }));
                 self.poll_reads(asker, channel, since);
                 let after = self.delay(30);
                 self.schedule(after, Event::Page { life, asker, channel, page });
@@ -258,6 +270,12 @@ impl World {
                 self.drain()?;
                 self.schedule(1000, Event::Tick);
             }
+            Event::Expire if self.rough => {
+                for channel in 0..self.names.len() {
+                    self.expire(channel);
+                }
+                self.schedule(100, Event::Expire);
+            }
             Event::LoseEngine if self.rough => {
                 let channel = self.dice.index(self.names.len());
                 let epoch = Epoch(self.dice.between(0, u64::from(u32::MAX)) as u32);
@@ -282,70 +300,14 @@ impl World {
         Ok(())
     }
 
-    fn publish(&mut self, channel: usize, any: bool) {
-        let at = self.truth.top(channel);
-        let stamp = format!("#{:08x}:{}#", at.epoch.0, at.offset + 1);
-        let bytes = self.dice.between(0, self.payload_bytes) as usize;
-        let pad = "x".repeat(bytes);
-        let name = &self.names[channel];
-        let mut new = match self.dice.index(3) {
-            0 => NewPublication::new(
-                Kind::Json,
-                format!("{{\"in\":\"{name}\",\n\"at\": \"{stamp}\",\r\n\"pad\":[\"{pad}\"]}}"),
-            ),
-            1 => NewPublication::new(Kind::Text, format!("\"{name}\"\r\n{stamp}\n\r{pad}.")),
-            _ => {
-                let text = [&[0xff, 0xfe, b'\n'], name.as_str().as_bytes(), stamp.as_bytes(), pad.as_bytes()].concat();
-                NewPublication::new(Kind::Binary, text)
-            }
-        };
-        new.key = self.dice.pick(&[None, Some("k1"), Some("k\"2"), Some("k3")]).map(Into::into);
-        if any && self.dice.percent(15) {
-            new.ttl_ms = Some(self.dice.between(1, 300));
+    /// Reads a page. A poll `heals`: where history has left a reader of the state, it gets the state again.
+    fn read(&mut self, channel: usize, since: Since, policy: Policy, heals: bool) -> Page {
+        let bounds = self.bounds(channel);
+        let mut page = self.histories[channel].page(since, policy, self.limit, self.now_ms, &bounds);
+        if let (Since::StateOr(_), Some(gap), true) = (since, page.gap, heals) {
+            page = self.histories[channel].page(Since::State, policy, self.limit, self.now_ms, &bounds);
+            page.gap = Some(Gap { from: gap.from, to: Position { offset: 0, ..page.top } });
         }
-        let Appended::New(publication) = self.histories[channel].append(new, self.now_ms, &self.bounds) else {
-            unreachable!("no idempotency key was given")
-        };
-        self.truth.append(channel, &publication);
-        self.counts.publications += 1;
-        // A lost entry is detected by the engine, or with the next publication.
-        let noticed = any && self.dice.percent(2);
-        let lost = noticed || any && self.dice.percent(3) && self.may_lose(channel);
-        let matches = |pattern: &Pattern| pattern.matches(self.names[channel].as_str());
-        let wanted = self.interest[channel] > 0 || self.pattern_interest.iter().any(|(pattern, _)| matches(pattern));
-        trace!(
-            self,
-            "publish {} {} {}",
-            self.names[channel],
-            self.truth.top(channel),
-            if lost { "(lost on its way)" } else { "" }
-        );
-        if lost && wanted {
-            self.counts.lost += 1;
-        }
-        if !wanted || lost && !noticed {
-            return;
-        }
-        let at_ms = self.last_arrival_ms[channel].max(self.now_ms + self.delay(40));
-        self.last_arrival_ms[channel] = at_ms;
-        let (life, key, epoch) = (self.life, self.keys[channel], at.epoch);
-        let event = match noticed {
-            true => Event::Moved { life, channel, key, from: Position { epoch, offset: publication.offset - 1 } },
-            false => Event::Deliver { life, channel, key, epoch, publication },
-        };
-        self.schedule(at_ms - self.now_ms, event);
-    }
-
-    /// Returns whether an entry of this channel may be lost. The next entry repairs a lost one, unless the lost one
-    /// would have been a pattern's first of the channel.
-    fn may_lose(&self, channel: usize) -> bool {
-        let is_heard =
-            |client: &Client| client.has_heard(channel) || !client.wants_by_pattern(self.names[channel].as_str());
-        self.clients.iter().all(is_heard)
-    }
-
-    fn read(&mut self, channel: usize, since: Since, policy: Policy) -> Page {
-        let mut page = self.histories[channel].page(since, policy, self.limit, self.now_ms, &self.bounds);
         trace!(
             self,
             "history of {} since {since:?}: gap {:?}, {:?}, end {}, top {}",
@@ -359,6 +321,11 @@ impl World {
         if self.breakage == Breakage::PageWithHole && page.publications.len() > 2 {
             page.publications.remove(1);
             self.counts.broken += 1;
+        }
+        if self.breakage == Breakage::LostDeletion && page.part != Part::Log {
+            let before = page.publications.len();
+            page.publications.retain(|publication| !publication.is_deletion);
+            self.counts.broken += u64::from(page.publications.len() < before);
         }
         if self.breakage == Breakage::SilentGap && page.gap.take().is_some() {
             self.counts.broken += 1;
@@ -456,7 +423,8 @@ impl World {
         trace!(self, "calm");
         self.rough = false;
         for channel in 0..self.names.len() {
-            self.publish(channel, false);
+            self.settle_state(channel)?;
+            self.publish(channel, false)?;
         }
         self.drain().map(|_| ())
     }
@@ -464,6 +432,12 @@ impl World {
     fn check_end(&mut self) -> Check {
         for (index, client) in self.clients.iter().enumerate() {
             for channel in 0..self.names.len() {
+                if let Some(views) = &client.views {
+                    let view =
+                        views.get(&channel).map_or(Ok(()), |view| view.check_end(&self.truth, channel, self.now_ms));
+                    view.map_err(|why| format!("client {index} in {}: {why}", self.names[channel]))?;
+                    continue;
+                }
                 let top = self.truth.top(channel);
                 client.check_end(channel, &self.names[channel], top).map_err(|why| format!("client {index}: {why}"))?;
             }

@@ -2,6 +2,7 @@
 //! tests of `crash` end or block the process of an engine.
 
 mod crash;
+mod state;
 
 use std::{
     path::{Path, PathBuf},
@@ -137,7 +138,7 @@ fn restart_keeps_all_state() {
     assert_eq!(opened.read("a", Since::Position(third)), (None, vec![4]));
     assert_eq!(opened.read("later", Since::Position(Position { offset: 0, ..first })), (None, vec![]));
     let all = Pattern::parse("#").unwrap();
-    assert_eq!(wait(opened.engine.channels(&all, 10)).unwrap(), [channel("a")]);
+    assert_eq!(wait(opened.engine.channels(&all, None, 10)).unwrap(), [channel("a")]);
     assert_eq!(opened.engine.size(), (1, 1 + 3 + 5 + 1));
     opened.clock_ms.fetch_add(5 * 60 * 1000, SeqCst);
     assert_eq!(wait(opened.engine.append(&channel("a"), keyed())).unwrap().offset, 5, "for five minutes");

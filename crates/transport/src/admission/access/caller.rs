@@ -4,7 +4,7 @@ use std::{
 };
 
 use millrace_protocol::{
-    ChannelName, Code, Error, Grant, Holder, Permission, Since, is_reserved,
+    ChannelName, Code, Error, Grant, Holder, Permission, Since, is_internal, is_reserved,
     session::{Subscription, Target},
 };
 
@@ -31,6 +31,9 @@ impl Caller {
     ///
     /// Errors: [`Code::Forbidden`] if it has not; [`Code::Unauthorized`] if the request had no token.
     pub fn check(&self, permission: Permission, target: &Target) -> Result<(), Error> {
+        if is_internal(target.as_str()) {
+            return Err(Error::new(Code::Forbidden, "no client may use the channels of the server itself"));
+        }
         if permission == Permission::Publish && is_reserved(target.as_str()) {
             return Err(Error::new(
                 Code::Forbidden,
@@ -52,6 +55,24 @@ impl Caller {
         self.check(permission, &Target::Channel(channel.clone()))
     }
 
+    /// Checks that the caller may send operator requests. A request without a token never may, not even where requests
+    /// without a token have all permissions on channels.
+    ///
+    /// Errors: [`Code::Unauthorized`] if the request had no token; [`Code::Forbidden`] if the token does not grant it.
+    pub fn may_administer(&self) -> Result<(), Error> {
+        match (self.anonymous, self.grant.is_admin) {
+            (false, true) => Ok(()),
+            (true, _) => Err(Error::new(
+                Code::Unauthorized,
+                "operator requests need a token or API key with `admin`, as `Authorization: Bearer ..` \
+                 (docs/reference/admin.md)",
+            )),
+            (false, false) => {
+                Err(Error::new(Code::Forbidden, "the token does not permit `admin`, which operator requests need"))
+            }
+        }
+    }
+
     /// Checks that the caller has any permission at all.
     ///
     /// Errors: [`Code::Unauthorized`] if the request had no token and anonymous callers have no permission.
@@ -64,7 +85,7 @@ impl Caller {
 
     /// Checks the permissions of a read. A live read requires `subscribe`, also when it continues from a position. A
     /// read of history requires `history` too; a bounded range requires only `history`.
-    pub fn may_read(&self, request: &ReadRequest) -> Result<(), Error> {
+    pub(in crate::admission) fn may_read(&self, request: &ReadRequest) -> Result<(), Error> {
         for (channel, since) in &request.channels {
             if request.until.is_none() {
                 self.may(Permission::Subscribe, channel)?;
@@ -78,7 +99,7 @@ impl Caller {
 
     /// Checks the permissions of a subscription; see [`Caller::may_read`]. For a pattern, a start time is the only way
     /// to continue, so it does not require `history`.
-    pub(crate) fn may_subscribe(&self, asked: &Subscription) -> Result<(), Error> {
+    pub(in crate::admission) fn may_subscribe(&self, asked: &Subscription) -> Result<(), Error> {
         self.check(Permission::Subscribe, &asked.target)?;
         match (&asked.target, asked.since) {
             (Target::Pattern(_), Since::Time(_)) => Ok(()),

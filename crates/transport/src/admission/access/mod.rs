@@ -15,6 +15,8 @@ mod credential;
 mod origin;
 mod settings;
 
+use std::borrow::Cow;
+
 use http::request::Parts;
 use millrace_protocol::{Code, Error, Holder};
 
@@ -24,13 +26,20 @@ pub(crate) use origin::CorsAccess;
 pub use settings::Access;
 
 impl Access {
-    /// Authenticates a request and returns its caller, without a holder.
+    /// Returns the token of a request; see [`credential::find`].
     ///
-    /// Errors: [`Code::Unauthorized`] for an invalid token, [`Code::BadRequest`] for a token in the URL where that is
-    /// not allowed, [`Code::Forbidden`] for a token cookie on a request from a foreign page.
-    pub async fn caller(&self, parts: &Parts, allowed_origins: &[String]) -> Result<Caller, Error> {
-        let (grant, anonymous) = match credential::find(self, parts, allowed_origins)? {
-            Some(credential) => (self.authority.verify(&credential).await?, false),
+    /// Errors: [`Code::Unauthorized`] for a header that is no bearer token, [`Code::BadRequest`] for a token in the URL
+    /// where that is not allowed, [`Code::Forbidden`] for a token cookie on a request from a foreign page.
+    pub fn credential<'a>(&self, parts: &'a Parts, allowed_origins: &[String]) -> Result<Option<Cow<'a, str>>, Error> {
+        credential::find(self, parts, allowed_origins)
+    }
+
+    /// Verifies a token and returns its caller, without a holder. `None` is a request without a token.
+    ///
+    /// Errors: [`Code::Unauthorized`] for an invalid token.
+    pub async fn verify(&self, credential: Option<&str>) -> Result<Caller, Error> {
+        let (grant, anonymous) = match credential {
+            Some(credential) => (self.authority.verify(credential).await?, false),
             None => (self.authority.anonymous(), true),
         };
         Ok(Caller { grant, holder: Holder::NONE, anonymous })

@@ -6,18 +6,19 @@ use bytes::Bytes;
 use millrace_delivery::ConnId;
 use millrace_engine::Answer;
 use millrace_protocol::{
-    Code, Error, Kind, NewPublication,
+    Code, Kind, NewPublication,
     session::encode_reply,
     websocket::{self, CloseFrame, DecoderLimits, Message},
 };
 
-use super::Upgrade;
+use super::{Upgrade, publish_queue};
 use crate::{
     admission::{
-        self, PublishTarget,
+        self, PublishTarget, Publishing,
+        hooks::Hook,
         limits::{ConnectionQuotas, ConnectionSlot, Direction},
     },
-    connection::{BarePublisher, ConnectionProtocol, EventLoop, encode_text},
+    connection::{BarePublisher, ConnectionProtocol, EventLoop, Queued, encode_text},
     http::{Response, encode_head},
     session,
     tls::Session,
@@ -187,8 +188,14 @@ fn handle_message(
             websocket::encode(&mut event_loop.pongs.borrow_mut(), websocket::PONG, payload);
         }
         (Message::Pong, _) => {}
-        (Message::Close(code), _) => {
-            event_loop.close(id, CloseFrame { code: code.unwrap_or(websocket::CLOSE_NORMAL), reason: "" });
+        (Message::Close(code), protocol) => {
+            let code = code.unwrap_or(websocket::CLOSE_NORMAL);
+            // Publications that wait for the back end come first.
+            let is_queued = matches!(protocol, ConnectionProtocol::Bare { .. })
+                && publish_queue::push_behind(event_loop, id, Queued::Close(code)).is_ok();
+            if !is_queued {
+                event_loop.close(id, CloseFrame { code, reason: "" });
+            }
             return false;
         }
     }
@@ -198,21 +205,24 @@ fn handle_message(
 /// Publishes a message of a bare WebSocket. The protocol cannot report a refused publication, so the connection is
 /// closed instead.
 fn publish(event_loop: &Rc<EventLoop>, id: ConnId, target: &mut PublishTarget, publication: NewPublication) {
-    let close = move |event_loop: &EventLoop, error: &Error| {
-        event_loop.close(id, CloseFrame { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
-    };
-    let bytes_max = event_loop.admission().config().message_bytes_max.max(1);
+    let admission = event_loop.admission();
+    if admission.hooks(Hook::Publish, target.channel().as_str()).is_some() {
+        return publish_queue::push(event_loop, id, target, publication);
+    }
+    let bytes_max = admission.config().message_bytes_max.max(1);
     let publisher = BarePublisher { event_loop, id };
     match admission::publish(event_loop.shard(), &publisher, bytes_max, target, publication) {
-        Answer::Now(Some(Ok(_))) => {}
-        Answer::Now(Some(Err(error))) => close(event_loop, &error),
-        answer => {
+        Publishing::Decided(Answer::Now(Some(Ok(_)))) => {}
+        Publishing::Decided(Answer::Now(Some(Err(error)))) => publish_queue::close(event_loop, id, &error),
+        Publishing::Decided(answer) => {
             let event_loop = event_loop.clone();
             tokio::task::spawn_local(async move {
                 if let Err(error) = answer.await {
-                    close(&event_loop, &error);
+                    publish_queue::close(&event_loop, id, &error);
                 }
             });
         }
+        // Unreachable: such a publication was queued above.
+        Publishing::Asked(_) => {}
     }
 }

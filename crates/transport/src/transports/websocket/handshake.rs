@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
-use millrace_protocol::{Code, Encoding, Error, session::SUBPROTOCOL, websocket::Deflate};
+use millrace_protocol::{Code, Encoding, Error, Since, session::SUBPROTOCOL, websocket::Deflate};
 use sha1::{Digest, Sha1};
 
 use crate::{
@@ -66,10 +66,18 @@ pub fn accept_channel(
             "`until` does not apply to a WebSocket; use the command `history` of a session",
         ));
     }
+    if request.is_state_page {
+        return Err(Error::new(Code::BadRequest, "`state` is for polling; on a WebSocket, use `since=state`"));
+    }
     let subprotocol = [SUBPROTOCOL, BARE].into_iter().find(|name| offers(&parts.headers, name));
     if subprotocol.is_none() && parts.headers.contains_key(header::SEC_WEBSOCKET_PROTOCOL) {
         let detail = format!("offer the subprotocol `{SUBPROTOCOL}`, or for bare payloads `{BARE}` or none");
         return Err(Error::new(Code::BadRequest, detail));
+    }
+    if subprotocol != Some(SUBPROTOCOL) && request.channels.iter().any(|(_, since)| since.is_some_and(Since::is_state))
+    {
+        let detail = "a bare WebSocket carries no keys, so it cannot read a state; offer the subprotocol of a session";
+        return Err(Error::new(Code::BadRequest, format!("{detail}, `{SUBPROTOCOL}`")));
     }
     let (session, heartbeat) = (subprotocol == Some(SUBPROTOCOL), request.heartbeat);
     let upgrade =

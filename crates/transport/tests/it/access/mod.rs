@@ -3,6 +3,7 @@
 
 mod admin;
 mod expiry;
+mod operators;
 mod origin;
 mod permissions;
 

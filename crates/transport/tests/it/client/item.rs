@@ -11,6 +11,8 @@ pub struct Message {
     pub position: Option<String>,
     pub key: Option<String>,
     pub data: Data,
+    /// True if the publication deletes its key.
+    pub deleted: bool,
     /// Id of the server-sent event, unparsed. SSE only.
     pub id: Option<String>,
 }
@@ -37,6 +39,11 @@ pub struct Gap {
 pub enum Item {
     Message(Message),
     Gap(Gap),
+    /// The reader has the whole state of the channel as of this position.
+    StateEnd {
+        channel: String,
+        position: String,
+    },
     /// All publications up to these positions have been delivered.
     At(Positions),
     Heartbeat,
@@ -60,6 +67,10 @@ impl Data {
     /// Decodes the payload of an envelope from its `data` and `encoding`.
     pub fn from_envelope(envelope: &Value) -> Self {
         use base64::prelude::{BASE64_STANDARD, Engine as _};
+        if envelope["deleted"] == true {
+            assert!(envelope.get("data").is_none(), "{envelope}");
+            return Data::Raw(Vec::new());
+        }
         match (&envelope["data"], envelope["encoding"].as_str()) {
             (Value::String(text), Some("base64")) => Data::Binary(BASE64_STANDARD.decode(text).expect("base64")),
             (data, Some(other)) => panic!("unknown encoding {other} of {data}"),
@@ -78,8 +89,17 @@ impl Message {
             ),
             key: envelope["key"].as_str().map(str::to_owned),
             data: Data::from_envelope(envelope),
+            deleted: envelope["deleted"] == true,
             id: None,
         }
+    }
+}
+
+impl Item {
+    /// Parses the end of a state, `{"channel"?, "position"}`.
+    pub fn state_end(end: &Value, channel: &str) -> Self {
+        let position = end["position"].as_str().unwrap_or_else(|| panic!("no position: {end}")).to_owned();
+        Item::StateEnd { channel: end["channel"].as_str().unwrap_or(channel).to_owned(), position }
     }
 }
 

@@ -39,6 +39,7 @@ impl Lines {
     pub async fn open(server: &Server, ask: &ReadOptions, http: Http, format: Format) -> Self {
         let accept = if format == Format::Sse { "text/event-stream" } else { "application/x-ndjson" };
         let request = client(http == Http::Two).get(server.url(&ask.path(&ask.positions))).header("accept", accept);
+        let request = ask.last_event_id.iter().fold(request, |request, id| request.header("last-event-id", id));
         let response = request.send().await.expect("a response");
         assert_eq!(response.status(), 200, "{response:?}");
         assert_eq!(response.headers()["content-type"], accept);
@@ -109,6 +110,14 @@ impl Lines {
                 assert_eq!(self.ask.read_list(&self.last_id).get(&gap.channel), Some(&gap.to));
                 return Some(Item::Gap(gap));
             }
+            "state" => {
+                assert!(has_id, "the end of a state without an id would come again after a cut");
+                return Some(Item::state_end(&json(), channel));
+            }
+            "deleted" => {
+                assert!(has_id, "an event without an id would come again after a cut");
+                return Some(Item::Message(Message::from_envelope(&json(), channel)));
+            }
             "" => assert!(has_id, "an event without an id would come again after a cut"),
             other => panic!("unknown event {other}"),
         }
@@ -116,11 +125,19 @@ impl Lines {
         if self.ask.many {
             let message = Message { id, ..Message::from_envelope(&json(), channel) };
             let listed = self.ask.read_list(&self.last_id).remove(&message.channel);
-            assert_eq!(listed, message.position, "the id names this event");
+            let is_inside = listed.as_ref().is_some_and(|listed| listed.starts_with("state:"));
+            assert!(is_inside || listed == message.position, "the id names this event: {listed:?} {message:?}");
+            return Some(Item::Message(message));
+        }
+        if self.ask.since.starts_with("state") {
+            let message = Message { id, ..Message::from_envelope(&json(), channel) };
+            let position = message.position.as_deref().expect("an envelope has a position");
+            let is_inside = self.last_id.starts_with(&format!("state:{position}:"));
+            assert!(is_inside || self.last_id == position, "the id names this event: {} {message:?}", self.last_id);
             return Some(Item::Message(message));
         }
         let (position, data) = (id.clone(), Data::Raw(data.into_bytes()));
-        Some(Item::Message(Message { channel: channel.clone(), position, key: None, data, id }))
+        Some(Item::Message(Message { channel: channel.clone(), position, key: None, data, deleted: false, id }))
     }
 
     fn json_line(&self, line: &str) -> Item {
@@ -134,6 +151,9 @@ impl Lines {
         let channel = &self.ask.channels[0];
         if let Some(gap) = json.get("gap") {
             return Item::Gap(Gap::from_json(gap, channel));
+        }
+        if let Some(end) = json.get("state") {
+            return Item::state_end(end, channel);
         }
         if let Some(drain) = json.get("drain") {
             assert!(drain["after_ms"].is_u64(), "{line}");

@@ -128,6 +128,7 @@ impl Reader {
                 }
             }
             Item::Gap(gap) => drop(self.positions.insert(gap.channel.clone(), gap.to.clone())),
+            Item::StateEnd { channel, position } => drop(self.positions.insert(channel.clone(), position.clone())),
             Item::At(positions) => self.positions.extend(positions.clone()),
             Item::Heartbeat | Item::Drain | Item::End(_) => {}
         }

@@ -36,6 +36,8 @@ pub struct ReadOptions {
     /// Start positions of single channels, where they differ from `since`.
     pub positions: Positions,
     pub policy: &'static str,
+    /// Header of an `EventSource` that reconnects.
+    pub last_event_id: Option<String>,
 }
 
 impl ReaderKind {
@@ -75,6 +77,7 @@ impl ReadOptions {
             since: "now".into(),
             positions: Positions::new(),
             policy: "every",
+            last_event_id: None,
         }
     }
 
@@ -88,6 +91,10 @@ impl ReadOptions {
 
     pub fn at(self, positions: Positions) -> Self {
         Self { positions, ..self }
+    }
+
+    pub fn resume(self, last_event_id: String) -> Self {
+        Self { last_event_id: Some(last_event_id), ..self }
     }
 
     pub fn latest(self) -> Self {

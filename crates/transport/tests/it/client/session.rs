@@ -130,6 +130,7 @@ impl Session {
             Received::Push(push) => match push["push"].as_str() {
                 Some("message") => Item::Message(Message::from_envelope(&push, "")),
                 Some("gap") => Item::Gap(Gap::from_json(&push, "")),
+                Some("state") => Item::state_end(&push, ""),
                 Some("drain") => Item::Drain,
                 _ => panic!("unexpected push {push}"),
             },

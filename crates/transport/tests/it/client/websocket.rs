@@ -99,7 +99,7 @@ impl Bare {
             }
             Incoming::Closed(close) => return vec![Item::End(close.map(|(code, _)| code))],
         };
-        vec![Item::Message(Message { channel, position: None, key: None, data, id: None })]
+        vec![Item::Message(Message { channel, position: None, key: None, data, deleted: false, id: None })]
     }
 }
 

@@ -1,0 +1,196 @@
+//! A configured URL with its limits: requests are signed, bounded in number and time, and stop while the URL does not
+//! answer.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
+
+use crate::{
+    HookUrl,
+    circuit_breaker::{BreakerConfig, BreakerState, CircuitBreaker, IsOpen},
+    http_client::{CallError, HttpClient},
+    signature::{EVENT_ID, SIGNATURE, Signer},
+};
+
+/// Maximum number of waiting requests, as a multiple of the requests in progress.
+const WAITING_PER_SLOT: usize = 64;
+
+/// Limits of a URL.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointConfig {
+    /// Maximum number of requests in progress.
+    pub concurrency: usize,
+    pub breaker: BreakerConfig,
+}
+
+/// A URL that is called.
+#[derive(Debug)]
+pub struct Endpoint {
+    url: HookUrl,
+    client: HttpClient,
+    breaker: Arc<CircuitBreaker>,
+    slots: Semaphore,
+    waiting: AtomicUsize,
+    waiting_max: usize,
+}
+
+/// When a failed request is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// Once, if the connection failed before the first byte of an answer. For requests without an effect.
+    BeforeAnswer,
+    /// Once, if no connection could be opened, so that the server has not received the request.
+    IfNotSent,
+}
+
+/// A request to an endpoint.
+#[derive(Clone, Debug)]
+pub struct EndpointRequest {
+    /// A repeated request has the same id.
+    pub event_id: String,
+    pub body: Bytes,
+    pub repeat: Repeat,
+    /// Time by which the answer must be complete. Waiting for a free slot counts.
+    pub deadline: Instant,
+    /// False if a client has set the deadline. A client must not open the circuit breaker by short deadlines.
+    pub is_outage_when_late: bool,
+}
+
+/// Reasons why an endpoint returns no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    #[error("the circuit breaker is open, because the last requests were not answered")]
+    BreakerOpen { wait: Duration },
+    #[error("too many requests wait for it")]
+    Overloaded,
+    #[error("no answer in time")]
+    Timeout,
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl EndpointError {
+    /// Returns true if the server may have received the request.
+    pub fn is_sent(&self) -> bool {
+        match self {
+            EndpointError::BreakerOpen { .. } | EndpointError::Overloaded => false,
+            EndpointError::Timeout => true,
+            EndpointError::Call(error) => !matches!(error, CallError::NotSent(_)),
+        }
+    }
+}
+
+/// Releases the place of a waiting request.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Endpoint {
+    /// Creates an endpoint. `name` is its name in the log, beside the URL.
+    pub fn new(name: &'static str, url: HookUrl, client: HttpClient, config: EndpointConfig) -> Self {
+        let breaker = CircuitBreaker::new(name, url.shown(), config.breaker);
+        let slots = Semaphore::new(config.concurrency);
+        let waiting_max = config.concurrency.saturating_mul(WAITING_PER_SLOT);
+        Self { url, client, breaker, slots, waiting: AtomicUsize::new(0), waiting_max }
+    }
+
+    pub fn url(&self) -> &HookUrl {
+        &self.url
+    }
+
+    pub fn breaker_state(&self) -> BreakerState {
+        self.breaker.state_at(Instant::now())
+    }
+
+    /// Sends a request and returns the body of its answer.
+    ///
+    /// Errors: see [`EndpointError`]. An answer with an error status counts as an answer for the circuit breaker,
+    /// except a status that says that the server is not available.
+    pub async fn call(&self, signer: &Signer, request: &EndpointRequest) -> Result<Vec<u8>, EndpointError> {
+        let EndpointRequest { event_id, body, repeat, deadline, is_outage_when_late } = request;
+        let _slot = match self.slots.try_acquire() {
+            Ok(slot) => slot,
+            Err(_) => {
+                let before = self.waiting.fetch_add(1, Relaxed);
+                let _waiting = Waiting(&self.waiting);
+                if before >= self.waiting_max {
+                    return Err(EndpointError::Overloaded);
+                }
+                let free = timeout_at(*deadline, self.slots.acquire()).await;
+                free.ok().and_then(Result::ok).ok_or(EndpointError::Overloaded)?
+            }
+        };
+        let permit =
+            self.breaker.try_acquire(Instant::now()).map_err(|IsOpen { wait }| EndpointError::BreakerOpen { wait })?;
+        let calling = async {
+            let mut is_first = true;
+            loop {
+                let called = self.client.post(&self.url, headers(signer, event_id, body), body.clone()).await;
+                let may_repeat = match &called {
+                    Err(CallError::NotSent(_)) => true,
+                    Err(CallError::NoAnswer(_)) => *repeat == Repeat::BeforeAnswer,
+                    _ => false,
+                };
+                if !(may_repeat && std::mem::replace(&mut is_first, false)) {
+                    return called;
+                }
+            }
+        };
+        let called = timeout_at(*deadline, calling).await;
+        let now = Instant::now();
+        let called = match called {
+            Ok(called) => called.map_err(EndpointError::from),
+            Err(_) => Err(EndpointError::Timeout),
+        };
+        match &called {
+            // The permit is dropped: the result does not show whether the server answers.
+            Err(EndpointError::Timeout) if !is_outage_when_late => {}
+            Err(error) if is_outage(error) => permit.failed(now),
+            _ => permit.succeeded(now),
+        }
+        called
+    }
+}
+
+/// Returns true if the server did not answer, or a proxy in front of it answered in its place. A wrong answer is no
+/// outage: one client with unusual data must not stop the questions of all others.
+fn is_outage(error: &EndpointError) -> bool {
+    match error {
+        EndpointError::Call(CallError::Status(status)) => matches!(
+            *status,
+            StatusCode::BAD_GATEWAY
+                | StatusCode::SERVICE_UNAVAILABLE
+                | StatusCode::GATEWAY_TIMEOUT
+                | StatusCode::TOO_MANY_REQUESTS
+        ),
+        EndpointError::Call(CallError::TooLarge(_)) => false,
+        _ => true,
+    }
+}
+
+/// Returns the headers of a request that is sent now.
+fn headers(signer: &Signer, event_id: &str, body: &[u8]) -> HeaderMap {
+    let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut headers = HeaderMap::new();
+    for (name, value) in [(SIGNATURE, signer.sign(unix_s, body)), (EVENT_ID, event_id.to_owned())] {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}

@@ -1,0 +1,24 @@
+use millrace_protocol::{Code, Error};
+use millrace_transport::route::Endpoint;
+
+/// Folder of operator requests on both doors.
+pub const FOLDER: &str = "/v1/admin/";
+
+/// Endpoints of operator requests. The admin listener also serves them below `/admin/`.
+pub const ENDPOINTS: [&Endpoint; 7] = [&CHANNELS, &CONNECTIONS, &DISCONNECT, &UNSUBSCRIBE, &REVOKE, &REFRESH, &CONFIG];
+
+pub const CHANNELS: Endpoint = Endpoint::new("/v1/admin/channels", "GET");
+pub const CONNECTIONS: Endpoint = Endpoint::new("/v1/admin/connections", "GET");
+pub const DISCONNECT: Endpoint = Endpoint::new("/v1/admin/disconnect", "POST");
+pub const UNSUBSCRIBE: Endpoint = Endpoint::new("/v1/admin/unsubscribe", "POST");
+pub const REVOKE: Endpoint = Endpoint::new("/v1/admin/revoke", "POST");
+pub const REFRESH: Endpoint = Endpoint::new("/v1/admin/refresh", "POST");
+pub const CONFIG: Endpoint = Endpoint::new("/v1/admin/config", "GET");
+
+/// Finds the endpoint of a path on the client port.
+///
+/// Errors: [`Code::NotFound`].
+pub fn find(path: &str) -> Result<&'static Endpoint, Error> {
+    let found = ENDPOINTS.into_iter().find(|endpoint| endpoint.path == path);
+    found.ok_or_else(|| Error::new(Code::NotFound, "unknown path; docs/reference/admin.md lists the requests"))
+}

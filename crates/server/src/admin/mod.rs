@@ -1,0 +1,53 @@
+//! Operator requests: channels, connections, disconnects, ended subscriptions, revocations, refreshes, settings.
+//!
+//! There is one implementation with two doors: the admin listener, which requires `admin.token`, and the client port,
+//! which requires a token or an API key with `admin`. Both run on the thread of [`thread`], so that the shards stay
+//! free. Requests are effective on the whole cluster; see [`nodes`].
+//!
+//! - [`doors`]: who may send requests; [`endpoints`]: their paths and methods
+//! - [`requests`]: what each request does
+//! - [`channels`]: the list of channels
+//! - [`filter`]: selects connections
+//! - [`nodes`]: questions to all nodes, and the answers of this node
+//! - [`revocations`]: revocations that outlive the node
+//!
+//! Source: docs/reference/admin.md.
+
+mod channels;
+mod doors;
+mod endpoints;
+mod filter;
+mod nodes;
+mod requests;
+mod revocations;
+mod thread;
+
+use std::sync::Arc;
+
+use millrace_engine::Engine;
+use millrace_node::Router;
+use millrace_transport::Question;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+
+pub use doors::AdminRoutes;
+pub use endpoints::ENDPOINTS;
+pub use thread::{Jobs, run};
+
+use crate::{auth::Auth, config::Secret, pages::Site};
+
+/// Everything that operator requests use.
+pub struct Admin {
+    /// Token of the admin listener; empty without a listener.
+    pub token: Secret,
+    pub site: Arc<Site>,
+    pub auth: Arc<Auth>,
+    pub engine: Arc<dyn Engine>,
+    pub router: Arc<Router>,
+    /// Current configuration without its secrets.
+    pub config: watch::Receiver<Value>,
+    pub shards: Vec<mpsc::Sender<Question>>,
+    /// Name of this node: `[0-9a-f]+`, new at every start.
+    pub node: String,
+    pub now_s: fn() -> u64,
+}

@@ -1,0 +1,271 @@
+use std::time::Duration;
+
+use millrace_engine::Deliver as _;
+use millrace_protocol::{ChannelName, Code, Error, session::Target};
+use millrace_transport::{
+    Context, Question,
+    admin::{Connection, ConnectionFilter, ConnectionKey},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::{
+    Admin,
+    filter::{ConnectionId, Filter},
+};
+use crate::auth::Revoked;
+
+/// Timeout of a question to a shard.
+const SHARDS: Duration = Duration::from_secs(2);
+/// Timeout of a question to the other nodes.
+const NODES: Duration = Duration::from_secs(3);
+/// Maximum size of a list of connections in the answer of one node, in bytes. A list that is cut has `"more": true`.
+const LIST_BYTES_MAX: usize = 256 * 1024;
+/// Stands for all other nodes if the engine does not answer, so that their names are unknown.
+const UNKNOWN: &str = "*";
+
+/// A question to every node. Nodes of other versions answer the questions that they know; see [`Filter`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeQuestion {
+    /// Lists connections in order of their ids, those after `after`.
+    Connections {
+        filter: Filter,
+        after: Option<String>,
+        limit: usize,
+    },
+    Disconnect {
+        filter: Filter,
+    },
+    /// Ends the subscription to `filter.channel`.
+    Unsubscribe {
+        filter: Filter,
+    },
+    Refresh {
+        filter: Filter,
+        within_s: u64,
+    },
+    Revoke {
+        revoked: Revoked,
+        until_s: u64,
+    },
+    /// Asks for the number of readers of each channel.
+    Readers {
+        channels: Vec<String>,
+    },
+}
+
+/// Answers of all nodes, this one included, in order of their names.
+pub struct Gathered {
+    pub answers: Vec<(String, Value)>,
+    /// Live nodes that have not answered in time, or do not know the question.
+    pub missing: Vec<String>,
+}
+
+impl Gathered {
+    /// Returns the sum of the counts in all answers.
+    pub fn count(&self) -> u64 {
+        self.answers.iter().filter_map(|(_, answer)| answer["count"].as_u64()).fold(0, u64::saturating_add)
+    }
+
+    /// Adds the missing nodes, if there are any, to the answer of a request.
+    pub fn with_missing(missing: Vec<String>, mut answer: Value) -> Value {
+        if !missing.is_empty() {
+            answer["missing"] = missing.into();
+        }
+        answer
+    }
+}
+
+impl Admin {
+    /// Asks all nodes of the cluster, and answers for this one.
+    ///
+    /// Errors: those of [`Admin::answer_question`] on this node.
+    pub async fn gather(&self, question: &NodeQuestion) -> Result<Gathered, Error> {
+        let text = serde_json::to_string(question).map_err(|error| Error::new(Code::Internal, error.to_string()))?;
+        let (own, others) = tokio::join!(self.answer_question(question), self.engine.ask_nodes(&text, NODES));
+        let mut gathered = Gathered { answers: vec![(self.node.clone(), own?)], missing: Vec::new() };
+        match others {
+            Ok(others) => {
+                gathered.missing = others.missing;
+                for (node, answer) in others.answers {
+                    match serde_json::from_str::<Value>(&answer) {
+                        Ok(answer) if answer.is_object() && answer.get("error").is_none() => {
+                            gathered.answers.push((node, answer));
+                        }
+                        _ => gathered.missing.push(node),
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the other nodes cannot be asked");
+                gathered.missing = vec![UNKNOWN.into()];
+            }
+        }
+        gathered.answers.sort_by(|(one, _), (other, _)| one.cmp(other));
+        gathered.missing.sort();
+        Ok(gathered)
+    }
+
+    /// Answers the question of another node. A question of a later version, or a failure, is answered with an error, so
+    /// that the other node does not wait.
+    pub async fn answer_node(&self, question: &str) -> String {
+        let answer = match serde_json::from_str(question) {
+            Ok(question) => self.answer_question(&question).await,
+            Err(_) => Err(Error::new(Code::BadRequest, "unknown question")),
+        };
+        answer.unwrap_or_else(|error| json!({ "error": error.to_json() })).to_string()
+    }
+
+    /// Answers a question for this node.
+    ///
+    /// Errors: a malformed filter; [`Code::Unavailable`] if a shard is too busy.
+    async fn answer_question(&self, question: &NodeQuestion) -> Result<Value, Error> {
+        match question {
+            NodeQuestion::Connections { filter, after, limit } => {
+                self.own_connections(filter, after.as_deref(), *limit).await
+            }
+            NodeQuestion::Disconnect { filter } => {
+                self.change(filter, |context, filter| context.disconnect(filter)).await
+            }
+            NodeQuestion::Unsubscribe { filter } => {
+                let target = Target::parse(filter.channel.as_deref().unwrap_or_default())?;
+                self.change(filter, move |context, filter| context.unsubscribe(filter, &target)).await
+            }
+            NodeQuestion::Refresh { filter, within_s } => {
+                let within_s = *within_s;
+                self.change(filter, move |context, filter| context.refresh(filter, within_s)).await
+            }
+            NodeQuestion::Revoke { revoked, until_s } => {
+                self.auth.revoke(revoked.clone(), *until_s)?;
+                Ok(json!({ "count": 1 }))
+            }
+            NodeQuestion::Readers { channels } => {
+                let channels = channels.iter().map(|name| ChannelName::parse(name));
+                let readers = channels.map(|name| Ok(self.router.readers(&name?)));
+                Ok(json!({ "readers": readers.collect::<Result<Vec<u32>, Error>>()? }))
+            }
+        }
+    }
+
+    async fn own_connections(&self, filter: &Filter, after: Option<&str>, limit: usize) -> Result<Value, Error> {
+        let after: Option<ConnectionId> = after.map(str::parse).transpose()?;
+        let filter = filter.on(&self.node)?;
+        let after_key = match &after {
+            Some(after) if after.node > self.node => return Ok(json!({ "connections": [], "more": false })),
+            Some(after) if after.node == self.node => Some(after.key),
+            _ => None,
+        };
+        let Some(filter) = filter else { return Ok(json!({ "connections": [], "more": false })) };
+        let found = self.list(filter, after_key, limit.saturating_add(1)).await?;
+        let mut more = found.len() > limit;
+        let (mut connections, mut bytes) = (Vec::new(), 0);
+        for connection in found.into_iter().take(limit) {
+            let id = ConnectionId { node: self.node.clone(), key: connection.key }.to_string();
+            let mut shown = json!(connection);
+            shown["id"] = id.into();
+            bytes += shown.to_string().len();
+            if bytes > LIST_BYTES_MAX && !connections.is_empty() {
+                more = true;
+                break;
+            }
+            connections.push(shown);
+        }
+        Ok(json!({ "connections": connections, "more": more }))
+    }
+
+    async fn list(
+        &self,
+        filter: ConnectionFilter,
+        after: Option<ConnectionKey>,
+        limit: usize,
+    ) -> Result<Vec<Connection>, Error> {
+        let mut found: Vec<Connection> = Vec::new();
+        for shard in after.map_or(0, |after| after.shard)..self.shards.len() {
+            let (filter, left) = (filter.clone(), limit - found.len());
+            if left == 0 {
+                break;
+            }
+            found.extend(self.ask(shard, move |context| context.connections(&filter, after, left)).await?);
+        }
+        Ok(found)
+    }
+
+    /// Applies a change to the matching connections of all shards. Returns `{"count"}`.
+    async fn change(
+        &self,
+        filter: &Filter,
+        change: impl Fn(&Context, &ConnectionFilter) -> usize + Clone + Send + 'static,
+    ) -> Result<Value, Error> {
+        let mut count = 0;
+        if let Some(filter) = filter.on(&self.node)? {
+            for shard in 0..self.shards.len() {
+                let (filter, change) = (filter.clone(), change.clone());
+                count += self.ask(shard, move |context| change(context, &filter)).await?;
+            }
+        }
+        Ok(json!({ "count": count }))
+    }
+
+    /// Runs `question` on a shard and returns its result.
+    ///
+    /// Errors: [`Code::Unavailable`] if the shard is too busy.
+    async fn ask<T: Send + 'static>(
+        &self,
+        shard: usize,
+        question: impl FnOnce(&Context) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let busy = || Error::new(Code::Unavailable, format!("shard {shard} is too busy to answer; try again"));
+        let (sender, receiver) = oneshot::channel();
+        let question: Question = Box::new(move |context| drop(sender.send(question(context))));
+        self.shards[shard].try_send(question).map_err(|_| busy())?;
+        tokio::time::timeout(SHARDS, receiver).await.ok().and_then(Result::ok).ok_or_else(busy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nodes of other versions must be able to read the questions of this one.
+    #[test]
+    fn questions_keep_their_form_on_the_wire() {
+        let filter = || Filter { subject: Some("ann".into()), ..Filter::default() };
+        for (question, text) in [
+            (
+                NodeQuestion::Connections { filter: filter(), after: None, limit: 5 },
+                r#"{"connections":{"filter":{"subject":"ann"},"after":null,"limit":5}}"#,
+            ),
+            (NodeQuestion::Disconnect { filter: filter() }, r#"{"disconnect":{"filter":{"subject":"ann"}}}"#),
+            (
+                NodeQuestion::Refresh { filter: filter(), within_s: 3 },
+                r#"{"refresh":{"filter":{"subject":"ann"},"within_s":3}}"#,
+            ),
+            (
+                NodeQuestion::Revoke { revoked: Revoked::Id("a".into()), until_s: 9 },
+                r#"{"revoke":{"revoked":{"jti":"a"},"until_s":9}}"#,
+            ),
+            (
+                NodeQuestion::Revoke { revoked: Revoked::Subject { subject: "a".into(), before_s: 7 }, until_s: 9 },
+                r#"{"revoke":{"revoked":{"sub":{"subject":"a","before_s":7}},"until_s":9}}"#,
+            ),
+            (NodeQuestion::Readers { channels: vec!["a".into()] }, r#"{"readers":{"channels":["a"]}}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&question).unwrap(), text);
+            assert_eq!(serde_json::from_str::<NodeQuestion>(text).unwrap(), question);
+            assert!(ChannelName::parse(text).is_err(), "a question must not be a channel name");
+        }
+        for unknown in [
+            r#"{"dance":{}}"#,
+            r#"{"disconnect":{"filter":{"subject":"ann","country":"x"}}}"#,
+            r#"{"disconnect":{}}"#,
+            "[]",
+            "",
+            "{",
+            r#"{"readers":{"channels":[1]}}"#,
+        ] {
+            assert!(serde_json::from_str::<NodeQuestion>(unknown).is_err(), "{unknown}");
+        }
+    }
+}
