@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Config, remote::BrokerError};
 
-/// How long one node deletes the expired keys alone. Two nodes at once do no harm, but the second one finds nothing.
+/// Time during which one node alone deletes the expired keys. A second node would do no harm, but find nothing.
 const SWEEP: Duration = Duration::from_millis(800);
 /// Maximum number of expired keys that one request returns, and of such requests in one pass.
 const DUE_MAX: usize = 1000;
