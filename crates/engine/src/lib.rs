@@ -95,10 +95,10 @@ pub fn open<D: Deliver>(
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<Arc<dyn Engine>, OpenError> {
     let parsed = EngineUrl::parse(url)?;
-    if let (EngineUrl::Redis(_) | EngineUrl::Nats(_), Some(setting)) = (&parsed, config.first_state()) {
+    if let (EngineUrl::Nats(_), Some(setting)) = (&parsed, config.first_state()) {
         let engine = url.split(':').next().unwrap_or_default();
         return Err(OpenError::Setting(format!(
-            "`{setting} = true`: state is not supported by the engine `{engine}`; use memory or sqlite"
+            "`{setting} = true`: state is not supported by the engine `{engine}`; use memory, sqlite or redis"
         )));
     }
     Ok(match parsed {

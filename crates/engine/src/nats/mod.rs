@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use millrace_delivery::{Bounds, Page, PageLimit};
 use millrace_protocol::{
-    ChannelName, NewPublication, Pattern, Position, Since,
+    ChannelName, Error, NewPublication, Pattern, Position, Since,
     session::{Policy, Target},
 };
 use serde_json::{Value, json};
@@ -75,8 +75,12 @@ impl Broker for Arc<Nats> {
         _: &Bounds,
         token: Token<'_>,
         may_create: bool,
-    ) -> Result<Vec<Position>, BrokerError> {
-        self.write(channel, batch, token, may_create).await
+    ) -> Result<Vec<Result<Position, Error>>, BrokerError> {
+        Ok(self.write(channel, batch, token, may_create).await?.into_iter().map(Ok).collect())
+    }
+
+    async fn expire_keys(&self, _: &Config) -> Result<(), BrokerError> {
+        Ok(())
     }
 
     async fn page(

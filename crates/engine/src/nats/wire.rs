@@ -13,7 +13,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use millrace_delivery::Bounds;
 use millrace_protocol::{NewPublication, Publication, PublicationHead};
 
-use crate::remote::{TAIL_BYTES, decode_tail, encode_tail, take_text};
+use crate::remote::{TAIL_BYTES, Tail, decode_tail, encode_tail, take_text};
 
 const VERSION: u8 = 1;
 /// Maximum bytes of a message without its publications, and of a publication without its key and payload.
@@ -108,7 +108,8 @@ impl Batch {
         for publication in &self.publications {
             out.put_u64(publication.time_ms);
             out.put_u64(publication.expires_ms.unwrap_or(0));
-            encode_tail(&mut out, publication.kind, publication.key.as_deref(), publication.data());
+            let key = publication.key.as_deref();
+            encode_tail(&mut out, publication.kind, publication.is_deletion, key, publication.data());
         }
         out.freeze()
     }
@@ -139,8 +140,8 @@ impl Batch {
 fn publication(bytes: &mut Bytes, offset: u64) -> Option<Publication> {
     let time_ms = bytes.try_get_u64().ok()?;
     let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
-    let (kind, key, data) = decode_tail(bytes)?;
-    Some(Publication::new(PublicationHead { offset, time_ms, key, expires_ms, kind, is_deletion: false }, &data))
+    let Tail { kind, is_deletion, key, data } = decode_tail(bytes)?;
+    Some(Publication::new(PublicationHead { offset, time_ms, key, expires_ms, kind, is_deletion }, &data))
 }
 
 #[cfg(test)]

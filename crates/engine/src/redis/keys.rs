@@ -30,6 +30,23 @@ impl Keys {
         format!("{} {key}", self.of('i', channel))
     }
 
+    /// Returns the keys of a state, in the order of `state_of` in `library.lua`: entries, offsets, deletions, and the
+    /// sorted set of the bucket with the keys that have a time to live.
+    pub fn state(&self, channel: &ChannelName) -> [String; 4] {
+        let expiry = self.expiry(bucket(channel));
+        [self.of('k', channel), self.of('o', channel), self.of('d', channel), expiry]
+    }
+
+    /// Returns the sorted set of a bucket: keys of states with a time to live, ordered by its end.
+    pub fn expiry(&self, bucket: u32) -> String {
+        format!("{}:{{{bucket}}}:expiry", self.0)
+    }
+
+    /// Returns the string that the node holds which deletes expired keys at the moment.
+    pub fn sweeper(&self) -> String {
+        format!("{}:sweeper", self.0)
+    }
+
     /// Returns the sorted set of a bucket: its channels, ordered by the time when their history ends.
     pub fn index(&self, bucket: u32) -> String {
         format!("{}:{{{bucket}}}:index", self.0)
@@ -89,6 +106,8 @@ mod tests {
         let tag = format!("{{{}}}", bucket(&channel));
         assert_eq!(keys.meta(&channel), format!("millrace:{tag}:m:cars/1"));
         assert_eq!(bucket(&channel), 120);
+        let state = ["k:cars/1", "o:cars/1", "d:cars/1", "expiry"].map(|name| format!("millrace:{tag}:{name}"));
+        assert_eq!(keys.state(&channel), state);
         let glob = |pattern| keys.glob(&Pattern::parse(pattern).unwrap());
         assert_eq!(glob("#"), "millrace:{*}:c:*");
         assert_eq!(glob("a/#"), "millrace:{*}:c:a*");

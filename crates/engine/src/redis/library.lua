@@ -5,6 +5,8 @@
 -- Meta: e epoch, o newest offset, m its time, c bytes ever, f bytes before the oldest held and a its time (both at least), t and u time and
 -- offset of the newest that was dropped for age or bytes, r run id, l the epochs before (see `inherit`), x when the keys were last given their
 -- life, T:NODE newest batch of a node.
+-- A keyed state has three more, see `state_of`, and its keys with a time to live are in a sorted set of the bucket: 'CHANNEL KEY' by expiry.
+-- While the state has keys, nothing of it expires, besides the log.
 -- All times are milliseconds of this server's clock.
 
 -- How long an idempotency key is known.
@@ -153,13 +155,157 @@ local function forget_tokens(meta, now)
   end
 end
 
--- KEYS: meta, log, index of the bucket, idempotency keys. Pub/sub channels are none: a slot that moves would seem to have moved halfway.
+-- The keys of a keyed state: entries (hash, key -> entry of the log), offsets (sorted set, key by offset), deletions (sorted set, the offsets of
+-- the deletions in the log, and of the newest that the log has dropped), expiry (see above).
+local function state_of(keys, at)
+  return { entries = keys[at], offsets = keys[at + 1], deletions = keys[at + 2], expiry = keys[at + 3] }
+end
+
+-- A state whose channel was lost, as happens to a server that evicts keys, is no state of the new channel.
+local function forget_lost(c, state)
+  if c.o == 0 then
+    redis.call('DEL', state.entries, state.offsets, state.deletions)
+  end
+end
+
+-- Offset and expiry (or 0) of the newest publication of a key; nothing if the state does not contain the key.
+local function known_of(state, key)
+  local entry = redis.call('HGET', state.entries, key)
+  if entry then
+    local _, _, offset, _, expires = struct.unpack('>BI4I8I8I8', entry)
+    return offset, expires
+  end
+end
+
+-- The offset up to which deletions may be missing: the log has dropped them. Of these, only the newest is kept.
+local function lost_deletions(c, state)
+  local first = '(' .. number(c.o + 1 - redis.call('XLEN', c.log))
+  local lost = redis.call('ZREVRANGEBYSCORE', state.deletions, first, '-inf', 'LIMIT', 0, 1)[1]
+  if not lost then
+    return 0
+  end
+  redis.call('ZREMRANGEBYSCORE', state.deletions, '-inf', '(' .. lost)
+  return tonumber(lost)
+end
+
+-- The kind of a deletion in the tail of a publication, see `remote/tail.rs`.
+local DELETION = 5
+
+-- Key of a publication, and whether it is a deletion.
+local function key_of(tail)
+  local kind, length = struct.unpack('>BI2', tail)
+  return string.sub(tail, 4, length + 2), kind == DELETION
+end
+
+-- Whether a publication may enter: nothing if so, else two words for the answer. `condition` is '' (none), '0' (the key must not exist) or
+-- 'EPOCH OFFSET' (its newest publication).
+local function refusal(c, state, condition, keys_max, tail, now)
+  local key, is_deletion = key_of(tail)
+  local offset, expires = known_of(state, key)
+  local current = offset and (expires == 0 or expires > now) and offset or 0
+  if condition ~= '' then
+    local epoch, wanted = string.match(condition, '^(%d+) (%d+)$')
+    local is_met
+    if epoch then
+      -- A position of an epoch before is the same publication, as far as the log goes on from there.
+      local known = known_to(c, tonumber(epoch))
+      wanted = tonumber(wanted)
+      is_met = current > 0 and wanted == current and known and wanted <= known
+    else
+      is_met = current == 0
+    end
+    if not is_met then
+      return '!' .. number(c.e) .. ' ' .. number(current)
+    end
+  end
+  if not offset and not is_deletion and redis.call('HLEN', state.entries) >= keys_max then
+    return '+ 0'
+  end
+end
+
+-- The state after a publication that has just entered the log.
+local function put(c, state, channel, tail, entry, expires)
+  local key, is_deletion = key_of(tail)
+  local name = channel .. ' ' .. key
+  local _, before = known_of(state, key)
+  if is_deletion then
+    redis.call('HDEL', state.entries, key)
+    redis.call('ZREM', state.offsets, key)
+    redis.call('ZADD', state.deletions, number(c.o), number(c.o))
+  else
+    redis.call('HSET', state.entries, key, entry)
+    redis.call('ZADD', state.offsets, number(c.o), key)
+  end
+  if not is_deletion and expires > 0 then
+    redis.call('ZADD', state.expiry, number(expires), name)
+  elseif before and before > 0 then
+    redis.call('ZREM', state.expiry, name)
+  end
+end
+
+-- Before publications enter: the time that they get.
+local function begin(c, now)
+  local time = math.max(c.m, now)
+  if redis.call('XLEN', c.log) == 0 then
+    c.f, c.a = c.c, time
+  end
+  return time
+end
+
+-- A publication enters the log. Its entry.
+local function add(c, time, expires, tail, count_max)
+  c.o = c.o + 1
+  local entry = struct.pack('>BI4I8I8I8', 1, c.e, c.o, time, expires) .. tail
+  redis.call('XADD', c.log, 'MAXLEN', count_max, number(c.o) .. '-0', 'p', entry, 'b', number(c.c))
+  c.c = c.c + #tail - 7
+  return entry
+end
+
+-- After publications have entered (`entries`, of which there may be none): limits, lifetimes, and the message to the nodes. `to`: channel,
+-- index of the bucket, S in a cluster, pub/sub channel of the channel, that of its bucket. `token` is a field and its value, if any.
+local function finish(c, state, now, time, bytes_max, age_max, to, entries, token)
+  trim(c, now, bytes_max, age_max)
+  -- A state whose first key has come lives from now on; one whose last key has gone expires like any other channel.
+  local has_keys = state and redis.call('EXISTS', state.entries) == 1
+  if c.o > 0 and (now - c.x > age_max / 8 or (state and state.had_keys ~= has_keys)) then
+    local life = age_max + math.floor(age_max / 8) + 1000
+    c.x = now
+    redis.call('PEXPIRE', c.log, life)
+    for _, key in ipairs({ c.meta, state and state.deletions or nil }) do
+      if has_keys then
+        redis.call('PERSIST', key)
+      else
+        redis.call('PEXPIRE', key, life + META_MS)
+      end
+    end
+    redis.call('ZADD', to.index, has_keys and '+inf' or number(now + life), to.channel)
+  end
+  redis.call('HSET', c.meta, 'o', number(c.o), 'm', number(time), 'c', number(c.c), 'f', number(c.f), 'a', number(c.a),
+    't', number(c.t), 'u', number(c.u), 'x', number(c.x), unpack(token))
+  if state then
+    lost_deletions(c, state)
+  end
+  if #entries > 0 then
+    local message = struct.pack('>BB', 1, #to.channel) .. to.channel .. table.concat(entries)
+    if to.how == 'S' then
+      redis.call('SPUBLISH', to.one, message)
+      redis.call('SPUBLISH', to.all, message)
+    else
+      redis.call('PUBLISH', to.one, message)
+    end
+  end
+end
+
+-- KEYS: meta, log, index of the bucket, for a state its four, idempotency keys. Pub/sub channels are none: a slot that moves would seem to have
+-- moved halfway.
 -- ARGV: channel, seed, count, bytes and age bounds, node, number of the batch, 1 if a channel may be created, S in a cluster, pub/sub channel
--- of the channel, that of its bucket; then per publication: milliseconds that it lives or 0, place of its idempotency key in KEYS or 0, the publication without its head.
--- Answer: epoch and offset of each, as text.
+-- of the channel, that of its bucket, most keys of a state (0: it is none); then per publication: milliseconds that it lives or 0, place of its
+-- idempotency key in KEYS or 0, the publication without its head, and in a state its condition (see `refusal`).
+-- Answer: two words per publication: its epoch and offset; `!EPOCH` and the offset of the key's newest publication or 0 if the condition does
+-- not hold; `+` and 0 for a key too many.
 local function append(keys, args)
-  local meta, log, index = keys[1], keys[2], keys[3]
-  local count_max, bytes_max, age_max = tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
+  local meta, log = keys[1], keys[2]
+  local count_max, bytes_max, age_max, keys_max = tonumber(args[3]), tonumber(args[4]), tonumber(args[5]), tonumber(args[12])
   local field = 'T:' .. args[6]
   local c = open(meta, log, args[2], field)
   local now = now_ms()
@@ -176,51 +322,161 @@ local function append(keys, args)
   if c.o == 0 and args[8] == '0' then
     return redis.error_reply('TOOMANY channels')
   end
-  local time = math.max(c.m, now)
-  if redis.call('XLEN', log) == 0 then
-    c.f, c.a = c.c, time
+  local state = keys_max > 0 and state_of(keys, 4)
+  if state then
+    forget_lost(c, state)
+    state.had_keys = redis.call('EXISTS', state.entries) == 1
   end
-  local answer, message = {}, {}
-  for i = 12, #args, 3 do
-    local ttl, key, tail = tonumber(args[i]), tonumber(args[i + 1]), args[i + 2]
-    local known = key > 0 and redis.call('GET', keys[key])
+  local time = begin(c, now)
+  local answer, entries = {}, {}
+  for i = 13, #args, state and 4 or 3 do
+    local ttl, place, tail = tonumber(args[i]), tonumber(args[i + 1]), args[i + 2]
+    local known = place > 0 and redis.call('GET', keys[place])
+      or state and refusal(c, state, args[i + 3], keys_max, tail, now)
     if known then
       answer[#answer + 1] = known
     else
-      c.o = c.o + 1
       local expires = ttl > 0 and now + ttl or 0
-      local entry = struct.pack('>BI4I8I8I8', 1, c.e, c.o, time, expires) .. tail
-      redis.call('XADD', log, 'MAXLEN', count_max, number(c.o) .. '-0', 'p', entry, 'b', number(c.c))
-      c.c = c.c + #tail - 7
+      local entry = add(c, time, expires, tail, count_max)
+      if state then
+        put(c, state, args[1], tail, entry, expires)
+      end
       local position = number(c.e) .. ' ' .. number(c.o)
-      if key > 0 then
-        redis.call('SET', keys[key], position, 'PX', IDEMPOTENCY_MS)
+      if place > 0 then
+        redis.call('SET', keys[place], position, 'PX', IDEMPOTENCY_MS)
       end
       answer[#answer + 1] = position
-      message[#message + 1] = entry
+      entries[#entries + 1] = entry
     end
   end
   answer = table.concat(answer, ' ')
-  trim(c, now, bytes_max, age_max)
-  local life = age_max + math.floor(age_max / 8) + 1000
-  if now - c.x > age_max / 8 then
-    c.x = now
-    redis.call('PEXPIRE', log, life)
-    redis.call('PEXPIRE', meta, life + META_MS)
-    redis.call('ZADD', index, now + life, args[1])
-  end
-  redis.call('HSET', meta, 'o', number(c.o), 'm', number(time), 'c', number(c.c), 'f', number(c.f), 'a', number(c.a),
-    't', number(c.t), 'u', number(c.u), 'x', number(c.x), field, args[7] .. ' ' .. number(now) .. ' ' .. answer)
-  if #message > 0 then
-    message = struct.pack('>BB', 1, #args[1]) .. args[1] .. table.concat(message)
-    if args[9] == 'S' then
-      redis.call('SPUBLISH', args[10], message)
-      redis.call('SPUBLISH', args[11], message)
+  local to = { channel = args[1], index = keys[3], how = args[9], one = args[10], all = args[11] }
+  finish(c, state, now, time, bytes_max, age_max, to, entries, { field, args[7] .. ' ' .. number(now) .. ' ' .. answer })
+  return answer
+end
+
+-- Deletes keys of a state whose time to live has ended. Whoever comes second finds nothing to delete.
+-- KEYS: meta, log, index of the bucket, the four of the state. ARGV: channel, seed, count, bytes and age bounds, S in a cluster, pub/sub
+-- channel of the channel, that of its bucket; keys.
+local function expire(keys, args)
+  local count_max, bytes_max, age_max = tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
+  local c = open(keys[1], keys[2], args[2])
+  local state = state_of(keys, 4)
+  forget_lost(c, state)
+  state.had_keys = redis.call('EXISTS', state.entries) == 1
+  local now = now_ms()
+  local time = begin(c, now)
+  local entries = {}
+  for i = 9, #args do
+    local key = args[i]
+    local _, expires = known_of(state, key)
+    if not expires or expires == 0 then
+      redis.call('ZREM', state.expiry, args[1] .. ' ' .. key)
+    elseif expires > now then
+      redis.call('ZADD', state.expiry, number(expires), args[1] .. ' ' .. key)
     else
-      redis.call('PUBLISH', args[10], message)
+      local tail = struct.pack('>BI2', DELETION, #key + 1) .. key .. struct.pack('>I4', 0)
+      local entry = add(c, time, 0, tail, count_max)
+      put(c, state, args[1], tail, entry, 0)
+      entries[#entries + 1] = entry
     end
   end
-  return answer
+  if #entries > 0 then
+    local to = { channel = args[1], index = keys[3], how = args[6], one = args[7], all = args[8] }
+    finish(c, state, now, time, bytes_max, age_max, to, entries, {})
+  end
+  return #entries
+end
+
+-- KEYS: the sorted sets of expiry. ARGV: how many. Answer: 'CHANNEL KEY' of keys whose time to live has ended.
+local function due(keys, args)
+  local now, left, all = number(now_ms()), tonumber(args[1]), {}
+  for _, expiry in ipairs(keys) do
+    if left == 0 then
+      break
+    end
+    for _, name in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, left)) do
+      all[#all + 1] = name
+      left = left - 1
+    end
+  end
+  return all
+end
+
+-- How many keys of a state are looked at together.
+local STATE_CHUNK = 128
+-- How many such chunks one call may look at, most of which may have expired.
+local STATE_CHUNKS_MAX = 16
+
+-- A part of the state: its entries, and the deletions in the log since the reader began, by offset.
+-- KEYS: meta, log, the first three of the state. ARGV: seed, bytes and age bounds, epoch of the reader's place (nothing: it begins), its offset,
+-- the newest offset when the reader began, most publications and bytes.
+-- Answer: epoch, newest offset, offset when the reader began, 1 if the reader has to begin anew, 1 if nothing follows, offset of the end of
+-- this part, entries.
+local function read_state(keys, args)
+  local c = open(keys[1], keys[2], args[1])
+  local state = state_of(keys, 3)
+  forget_lost(c, state)
+  local now = now_ms()
+  if trim(c, now, tonumber(args[2]), tonumber(args[3])) then
+    save_bounds(c)
+  end
+  local after, began, is_gap = 0, c.o, 0
+  if args[4] ~= '' then
+    local offset, since = tonumber(args[5]), tonumber(args[6])
+    if tonumber(args[4]) == c.e and offset <= c.o and since <= c.o and since >= lost_deletions(c, state) then
+      after, began = offset, since
+    else
+      is_gap = 1
+    end
+  end
+  local count_max, bytes_max = tonumber(args[7]), tonumber(args[8])
+  local entries, bytes = {}, 0
+  local function answer(is_end)
+    local last = is_end and c.o or after
+    return { number(c.e), number(c.o), number(began), is_gap, is_end and 1 or 0, number(last), entries }
+  end
+  for _ = 1, STATE_CHUNKS_MAX do
+    local held = redis.call('ZRANGEBYSCORE', state.offsets, '(' .. number(after), '+inf', 'WITHSCORES', 'LIMIT', 0, STATE_CHUNK)
+    local deleted = '(' .. number(math.max(after, began))
+    local offsets = redis.call('ZRANGEBYSCORE', state.deletions, deleted, '+inf', 'LIMIT', 0, STATE_CHUNK)
+    local key_at = {}
+    for i, offset in ipairs(offsets) do
+      offsets[i] = tonumber(offset)
+    end
+    for i = 1, #held, 2 do
+      local offset = tonumber(held[i + 1])
+      key_at[offset] = held[i]
+      offsets[#offsets + 1] = offset
+    end
+    if #offsets == 0 then
+      return answer(true)
+    end
+    table.sort(offsets)
+    for i = 1, math.min(#offsets, STATE_CHUNK) do
+      local offset, entry = offsets[i], nil
+      if key_at[offset] then
+        entry = redis.call('HGET', state.entries, key_at[offset])
+        -- The reader may hold an older value of what has changed since it began: it gets the new one, and the deletion next.
+        local expires = entry and offset <= began and select(5, struct.unpack('>BI4I8I8I8', entry)) or 0
+        entry = (expires == 0 or expires > now) and entry
+      else
+        local id = number(offset) .. '-0'
+        local item = redis.call('XRANGE', c.log, id, id)[1]
+        entry = item and item[2][2]
+      end
+      if entry then
+        local cost = #entry - 36
+        if #entries >= count_max or (#entries > 0 and bytes + cost > bytes_max) then
+          return answer(false)
+        end
+        entries[#entries + 1] = entry
+        bytes = bytes + cost
+      end
+      after = offset
+    end
+  end
+  return answer(false)
 end
 
 -- KEYS: meta, log. ARGV: seed, bytes and age bounds, what (now, earliest, newest, at, time), its value, most publications and bytes; for

@@ -6,6 +6,7 @@
 
 mod keys;
 mod link;
+mod state;
 mod subscriptions;
 mod url;
 mod wire;
@@ -13,7 +14,7 @@ mod wire;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, TryStreamExt, future::try_join_all, stream};
-use millrace_delivery::{Bounds, Page, PageLimit, no_state};
+use millrace_delivery::{Bounds, Page, PageLimit};
 use millrace_protocol::{
     ChannelName, Code, Epoch, Error, NewPublication, Pattern, Position, Publication, Since,
     session::{Policy, Target},
@@ -34,7 +35,7 @@ use url::Kind;
 pub(crate) use url::Url;
 
 const LIBRARY: &str = include_str!("library.lua");
-const FUNCTIONS: [&str; 5] = ["append", "read", "tops", "count", "renew"];
+const FUNCTIONS: [&str; 8] = ["append", "expire", "due", "read_state", "read", "tops", "count", "renew"];
 /// Maximum publications and bytes of one read, when a page needs several reads.
 const CHUNK_COUNT: usize = 1000;
 const CHUNK_BYTES: usize = 1 << 20;
@@ -225,9 +226,13 @@ impl Broker for Redis {
         bounds: &Bounds,
         token: Token<'_>,
         may_create: bool,
-    ) -> Result<Vec<Position>, BrokerError> {
+    ) -> Result<Vec<Result<Position, Error>>, BrokerError> {
         let b = bucket(channel);
+        let is_state = bounds.keys_max > 0;
         let mut keys = vec![self.keys.meta(channel), self.keys.log(channel), self.keys.index(b)];
+        if is_state {
+            keys.extend(self.keys.state(channel));
+        }
         let mut places = Vec::with_capacity(batch.len());
         for new in batch {
             places.push(match &new.idempotency_key {
@@ -244,17 +249,23 @@ impl Broker for Redis {
                 command.arg(bounds.count_max).arg(bounds.bytes_max).arg(bounds.age_max_ms.min(AGE_MS_MAX));
                 command.arg(token.node).arg(token.number).arg(u8::from(may_create));
                 command.arg(if self.is_cluster { "S" } else { "" });
-                command.arg(self.keys.publications(channel)).arg(self.keys.all(b));
+                command.arg(self.keys.publications(channel)).arg(self.keys.all(b)).arg(bounds.keys_max);
                 for (new, place) in batch.iter().zip(places) {
                     command.arg(new.ttl_ms.map_or(0, |ttl| ttl.clamp(1, AGE_MS_MAX))).arg(place).arg(wire::tail(new));
+                    if is_state {
+                        command.arg(state::condition(new));
+                    }
                 }
             })
             .await?;
         let answer: String = redis::from_redis_value(answer).map_err(|_| not_understood())?;
-        let numbers: Vec<u64> =
-            answer.split(' ').map(str::parse).collect::<Result<_, _>>().map_err(|_| not_understood())?;
-        let position = |pair: &[u64]| Position { epoch: Epoch(pair[0] as u32), offset: pair[1] };
-        Ok(numbers.chunks_exact(2).map(position).collect())
+        let words: Vec<&str> = answer.split(' ').collect();
+        let outcome = |(pair, new): (&[&str], _)| state::outcome(pair[0], pair[1], new, bounds.keys_max);
+        words.chunks_exact(2).zip(batch).map(outcome).collect::<Option<_>>().ok_or_else(not_understood)
+    }
+
+    async fn expire_keys(&self, config: &Config) -> Result<(), BrokerError> {
+        self.expire(config).await
     }
 
     async fn page(
@@ -275,14 +286,16 @@ impl Broker for Redis {
             Since::Now => ask("now", 0, none),
             Since::Earliest => ask("earliest", 0, none),
             Since::Position(at) | Since::StateOr(at) => ask("at", at.offset, at.epoch),
-            Since::State | Since::StateAfter { .. } => return Err(BrokerError::Refused(no_state())),
+            Since::State | Since::StateAfter { .. } => return self.state_page(channel, since, limit, bounds).await,
             Since::Time(ms) => ask("time", ms.min(AGE_MS_MAX), none),
         };
         let Read { top, now_ms, mut after, means, mut publications } = self.read(channel, bounds, first).await?;
         let since = match since {
             Since::Time(_) => Since::Position(Position { offset: means, ..top }),
             // The server was restarted and still has that position: its log continues in another epoch.
-            Since::Position(at) if means > 0 => Since::Position(Position { epoch: top.epoch, ..at }),
+            Since::Position(at) | Since::StateOr(at) if means > 0 => {
+                Since::Position(Position { epoch: top.epoch, ..at })
+            }
             since => since,
         };
         for _ in 0..CHUNKS_MAX {
@@ -307,7 +320,7 @@ impl Broker for Redis {
             }
             publications.extend(more.publications.into_iter().filter(|publication| publication.offset <= top.offset));
         }
-        Ok(Past { top, after, publications }.page(since, policy, limit, now_ms))
+        Ok(Past { top, after, publications }.page_of(bounds.keys_max, since, policy, limit, now_ms))
     }
 
     async fn newest(&self, channel: &ChannelName, bounds: &Bounds) -> Result<Newest, BrokerError> {

@@ -10,14 +10,14 @@
 use bytes::{Buf, Bytes};
 use millrace_protocol::{ChannelName, Epoch, NewPublication, Publication, PublicationHead};
 
-use crate::remote::{TAIL_BYTES, decode_tail, encode_tail, take_text};
+use crate::remote::{TAIL_BYTES, Tail, decode_tail, encode_tail, take_text};
 
 const VERSION: u8 = 1;
 
 /// Encodes the tail: the part of a publication that its publisher supplies.
 pub fn tail(new: &NewPublication) -> Vec<u8> {
     let mut tail = Vec::with_capacity(TAIL_BYTES + new.cost_bytes());
-    encode_tail(&mut tail, new.kind, new.key.as_deref(), &new.data);
+    encode_tail(&mut tail, new.kind, new.is_deletion, new.key.as_deref(), &new.data);
     tail
 }
 
@@ -44,8 +44,8 @@ pub fn publication(bytes: &mut Bytes) -> Option<(Epoch, Publication)> {
     let offset = bytes.try_get_u64().ok()?;
     let time_ms = bytes.try_get_u64().ok()?;
     let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
-    let (kind, key, data) = decode_tail(bytes)?;
-    let head = PublicationHead { offset, time_ms, key, expires_ms, kind, is_deletion: false };
+    let Tail { kind, is_deletion, key, data } = decode_tail(bytes)?;
+    let head = PublicationHead { offset, time_ms, key, expires_ms, kind, is_deletion };
     (offset > 0).then(|| (epoch, Publication::new(head, &data)))
 }
 
@@ -82,6 +82,7 @@ mod tests {
             new(None, Kind::Json, b"{}"),
             new(Some(""), Kind::Text, b""),
             new(Some(&"k".repeat(255)), Kind::Binary, &[0, 255, 10, 13]),
+            NewPublication::deletion("gone".into()),
         ];
         let mut bytes = vec![VERSION, 3];
         bytes.extend_from_slice(b"a/b");
@@ -92,6 +93,7 @@ mod tests {
             assert_eq!((epoch, publication.offset, publication.time_ms), (Epoch(7), 3, 1_700_000_000_123));
             assert_eq!((publication.key.as_ref(), publication.kind), (new.key.as_ref(), new.kind));
             assert_eq!((publication.expires_ms, publication.data()), (None, &new.data[..]));
+            assert_eq!(publication.is_deletion, new.is_deletion);
         }
     }
 
@@ -108,6 +110,9 @@ mod tests {
             other[at] = bad;
             assert!(entry(other.into()).is_none());
         }
+        let deletion = encoded(&NewPublication::deletion("key".into()));
+        let with_payload = [&deletion[..deletion.len() - 4], &[0, 0, 0, 1, b'x']].concat();
+        assert!(entry(with_payload.into()).is_none(), "a deletion with a payload");
         let mut enormous = whole;
         let at = enormous.len() - 6;
         enormous[at..at + 4].copy_from_slice(&u32::MAX.to_be_bytes());

@@ -63,13 +63,15 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
             }
         };
         let answered = count - waiting.len();
-        if result.as_ref().is_ok_and(|positions| positions.first().is_some_and(|first| first.offset == 1)) {
+        let first =
+            result.as_ref().ok().and_then(|positions| positions.iter().find_map(|position| position.as_ref().ok()));
+        if first.is_some_and(|first| first.offset == 1) {
             self.created(holder, channel);
         }
         match result {
             Ok(positions) if positions.len() == count => {
                 for ((_, answer), position) in waiting.into_iter().zip(positions.into_iter().skip(answered)) {
-                    let _ = answer.send(Ok(position));
+                    let _ = answer.send(position);
                 }
             }
             Ok(positions) => {

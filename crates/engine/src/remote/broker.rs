@@ -6,7 +6,7 @@ use millrace_protocol::{
     session::{Policy, Target},
 };
 
-use crate::Newest;
+use crate::{Config, Newest};
 
 /// Connection to a broker in the network. [`Remote`](super::Remote) does the rest: mirror, batches, retries, waiting,
 /// questions between nodes.
@@ -23,9 +23,13 @@ pub(crate) trait Broker: Send + Sync + 'static {
     /// answer) gets the same answer and changes nothing. The tokens of one node and channel increase; a token below
     /// the latest is refused or ignored.
     ///
-    /// Shape: one position per publication. A publication with a known idempotency key (five minutes, per channel)
-    /// gets the position of the first one. `may_create` is false when there are too many channels: then a channel that
-    /// does not exist is refused with `too_many`.
+    /// Shape: one position or refusal per publication. A publication with a known idempotency key (five minutes, per
+    /// channel) gets the position of the first one. `may_create` is false when there are too many channels: then a
+    /// channel that does not exist is refused with `too_many`.
+    ///
+    /// In a keyed state (`bounds.keys_max`), each publication is checked against the state that the publications before
+    /// it leave, see [`Engine::append`](crate::Engine::append). [`check_fits`](millrace_delivery::check_fits) has been
+    /// called.
     fn append(
         &self,
         channel: &ChannelName,
@@ -33,7 +37,12 @@ pub(crate) trait Broker: Send + Sync + 'static {
         bounds: &Bounds,
         token: Token<'_>,
         may_create: bool,
-    ) -> impl Future<Output = Result<Vec<Position>, BrokerError>> + Send;
+    ) -> impl Future<Output = Result<Vec<Result<Position, Error>>, BrokerError>> + Send;
+
+    /// Deletes keys of states whose time to live has ended: at least those of the channels that a node reads or writes.
+    /// Of several nodes that do this at the same time, exactly one appends the deletion of a key. `config` has the
+    /// limits of the channels.
+    fn expire_keys(&self, config: &Config) -> impl Future<Output = Result<(), BrokerError>> + Send;
 
     /// Returns a page like [`Engine::page`](crate::Engine::page). [`Past`](super::Past) builds the page from the
     /// publications read.

@@ -13,6 +13,7 @@ mod append;
 mod append_queues;
 mod broker;
 mod clock;
+mod expire;
 mod lease;
 mod past;
 mod questions;
@@ -51,7 +52,7 @@ pub(crate) use broker::{Broker, BrokerError, Event, Events, Lease, Token};
 pub(crate) use clock::Clock;
 pub(crate) use past::Past;
 pub(crate) use retry::Pauses;
-pub(crate) use tail::{TAIL_BYTES, decode_tail, encode_tail, take_text};
+pub(crate) use tail::{TAIL_BYTES, Tail, decode_tail, encode_tail, take_text};
 
 use append_queues::AppendQueues;
 use lease::{NO_ANSWER, RENEW};
@@ -111,6 +112,7 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
             count: AtomicUsize::new(0),
             attempts: AtomicUsize::new(0),
             is_leased: AtomicBool::new(false),
+            is_expiring: AtomicBool::new(false),
             counts: RequestCounts::default(),
         });
         let (stop, mut stopped) = watch::channel(false);
@@ -319,6 +321,7 @@ impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
 
     fn sweep(&self) {
         self.shared.local.mirror.sweep(self.now_ms());
+        self.shared.clone().expire_keys(&self.runtime);
     }
 
     fn is_up(&self) -> bool {

@@ -34,6 +34,8 @@ pub(super) struct Shared<B: Broker, D: Deliver> {
     pub shares: Shares,
     /// True if the last attempt to renew the lease succeeded.
     pub is_leased: AtomicBool,
+    /// True while a task deletes expired keys.
+    pub is_expiring: AtomicBool,
     pub counts: RequestCounts,
 }
 

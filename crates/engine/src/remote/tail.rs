@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! tail  kind (1), 0 or 1 + length of the key (2), key, length of the payload (4), payload
-//! kind  1: JSON, 2: text, 3: binary, 4: JSON or text
+//! kind  1: JSON, 2: text, 3: binary, 4: JSON or text, 5: deletion of the key (no payload)
 //! ```
 
 use bytes::{Buf, BufMut, Bytes};
@@ -11,11 +11,22 @@ use millrace_protocol::Kind;
 
 /// Bytes of a tail without its key and payload.
 pub(crate) const TAIL_BYTES: usize = 1 + 2 + 4;
+/// Kind of a deletion. `library.lua` uses this number, too.
+const DELETION: u8 = 5;
+
+/// The part of a publication that its publisher supplies.
+pub(crate) struct Tail {
+    pub kind: Kind,
+    pub is_deletion: bool,
+    pub key: Option<Box<str>>,
+    pub data: Bytes,
+}
 
 /// Encodes a tail. `NewPublication::check` and `limits.message_bytes_max` keep keys and payloads far below the maximum
 /// of the length fields.
-pub(crate) fn encode_tail(out: &mut impl BufMut, kind: Kind, key: Option<&str>, data: &[u8]) {
+pub(crate) fn encode_tail(out: &mut impl BufMut, kind: Kind, is_deletion: bool, key: Option<&str>, data: &[u8]) {
     out.put_u8(match kind {
+        _ if is_deletion => DELETION,
         Kind::Json => 1,
         Kind::Text => 2,
         Kind::Binary => 3,
@@ -28,12 +39,13 @@ pub(crate) fn encode_tail(out: &mut impl BufMut, kind: Kind, key: Option<&str>, 
 }
 
 /// Decodes the next tail. Returns `None` if it is malformed.
-pub(crate) fn decode_tail(bytes: &mut Bytes) -> Option<(Kind, Option<Box<str>>, Bytes)> {
-    let kind = match bytes.try_get_u8().ok()? {
-        1 => Kind::Json,
-        2 => Kind::Text,
-        3 => Kind::Binary,
-        4 => Kind::Utf8,
+pub(crate) fn decode_tail(bytes: &mut Bytes) -> Option<Tail> {
+    let (kind, is_deletion) = match bytes.try_get_u8().ok()? {
+        1 => (Kind::Json, false),
+        2 => (Kind::Text, false),
+        3 => (Kind::Binary, false),
+        4 => (Kind::Utf8, false),
+        DELETION => (Kind::Text, true),
         _ => return None,
     };
     let key = match bytes.try_get_u16().ok()?.checked_sub(1) {
@@ -41,7 +53,9 @@ pub(crate) fn decode_tail(bytes: &mut Bytes) -> Option<(Kind, Option<Box<str>>, 
         None => None,
     };
     let length = bytes.try_get_u32().ok()? as usize;
-    Some((kind, key, take(bytes, length)?))
+    let data = take(bytes, length)?;
+    let is_valid = !is_deletion || (key.is_some() && data.is_empty());
+    is_valid.then_some(Tail { kind, is_deletion, key, data })
 }
 
 pub(crate) fn take_text(bytes: &mut Bytes, length: usize) -> Option<Box<str>> {

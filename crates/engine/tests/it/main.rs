@@ -8,4 +8,5 @@ mod ports;
 mod servers;
 mod sqlite;
 mod state;
+mod state_nodes;
 mod worlds;

@@ -21,15 +21,15 @@ fn config() -> Config {
     Config { namespaces: [("s".to_owned(), state)].into(), ..Config::default() }
 }
 
-fn keyed(key: &str, data: &str) -> NewPublication {
+pub fn keyed(key: &str, data: &str) -> NewPublication {
     NewPublication { key: Some(key.into()), ..text(data) }
 }
 
-fn deletion(key: &str) -> NewPublication {
+pub fn deletion(key: &str) -> NewPublication {
     NewPublication::deletion(key.into())
 }
 
-fn page(world: &World, name: &str, since: Since, limit: PageLimit) -> Page {
+pub fn page(world: &World, name: &str, since: Since, limit: PageLimit) -> Page {
     wait(world.engine.page(&channel(name), since, Policy::Every, limit)).unwrap()
 }
 
@@ -37,16 +37,16 @@ fn two() -> PageLimit {
     PageLimit { count: 2, ..LIMIT }
 }
 
-fn refused(world: &World, name: &str, new: NewPublication) -> Error {
+pub fn refused(world: &World, name: &str, new: NewPublication) -> Error {
     wait(world.engine.append(&channel(name), new)).unwrap_err()
 }
 
-fn offsets(page: &Page) -> Vec<u64> {
+pub fn offsets(page: &Page) -> Vec<u64> {
     page.publications.iter().map(|publication| publication.offset).collect()
 }
 
 /// Key and payload of each entry, as a reader builds the state.
-type Map = BTreeMap<String, String>;
+pub type Map = BTreeMap<String, String>;
 
 fn apply(map: &mut Map, publication: &Publication) {
     let key = publication.key.as_deref().unwrap().to_owned();
@@ -57,7 +57,7 @@ fn apply(map: &mut Map, publication: &Publication) {
 }
 
 /// Reads the whole state page by page.
-fn state(world: &World, name: &str, limit: PageLimit) -> Map {
+pub fn state(world: &World, name: &str, limit: PageLimit) -> Map {
     let (mut map, mut since) = (Map::new(), Since::State);
     loop {
         let page = page(world, name, since, limit);

@@ -54,8 +54,8 @@ const STARTS: &[Start] = &[
         bounds_all: true,
         has_state: true,
     },
-    Start { engine: "redis", url: servers::redis, clock: Clock::Own, bounds_all: false, has_state: false },
-    Start { engine: "redis", url: servers::redis_cluster, clock: Clock::Own, bounds_all: false, has_state: false },
+    Start { engine: "redis", url: servers::redis, clock: Clock::Own, bounds_all: false, has_state: true },
+    Start { engine: "redis", url: servers::redis_cluster, clock: Clock::Own, bounds_all: false, has_state: true },
     Start { engine: "nats", url: servers::nats, clock: Clock::Own, bounds_all: false, has_state: false },
 ];
 
