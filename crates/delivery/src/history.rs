@@ -362,6 +362,7 @@ impl History {
     }
 
     /// Drops the oldest publication. Returns false if there is none.
+    #[inline(always)]
     fn drop_oldest(&mut self) -> bool {
         let Some(oldest) = self.log.pop_front() else { return false };
         self.bytes -= oldest.cost_bytes();

@@ -167,6 +167,7 @@ impl Publication {
     }
 
     /// Creates a publication from the payload of a new one. Cost: copies the payload only if it has another holder.
+    #[inline(always)]
     pub fn placed(head: PublicationHead, payload: Payload) -> Self {
         let Payload(mut whole) = payload;
         let shared = whole.with_arc_mut(|whole| match Arc::get_mut(whole) {

@@ -9,7 +9,7 @@ use std::{
 use millrace_delivery::History;
 use millrace_protocol::Holder;
 
-use super::{Channel, Deliver, MemoryEngine, channel_bytes, level, lock, up_to};
+use super::{Channel, Deliver, MemoryEngine, channel_bytes, level, level::Due, lock, up_to};
 use crate::{
     Engine,
     shares::{Namespace, victims},
@@ -25,13 +25,6 @@ const SCAN_YIELD: usize = 64;
 /// rest from the other holders.
 const ROUNDS: usize = 3;
 
-/// Memory that one holder has to free.
-struct Due {
-    bytes: usize,
-    /// The current step evicts channels whose last publication is from this time or earlier.
-    until_ms: Option<u64>,
-}
-
 impl<D: Deliver> MemoryEngine<D> {
     /// Reduces all histories to 7/8 of the limit, so that the next eviction is needed only after many publications.
     /// Offsets continue: a reader that asks for evicted publications gets a gap.
@@ -44,9 +37,14 @@ impl<D: Deliver> MemoryEngine<D> {
         }
         let is_short = self.evict_to(max - max / 8, true);
         // The states of channels with readers stay. They must not cause a scan with every publication.
-        if is_short && self.bytes.load(Relaxed) > max {
+        if is_short && self.bytes.load(Relaxed) > max && self.has_states() {
             self.evict_again_ms.store(self.now_ms() + SCAN_PAUSE_MS, Relaxed);
         }
+    }
+
+    fn has_states(&self) -> bool {
+        let has_keys = |channel: &Channel<D::Route>| channel.history.state_keys() > 0;
+        self.stripes.iter().any(|stripe| lock(stripe).channels.iter().any(has_keys))
     }
 
     /// Evicts like [`MemoryEngine::evict`], down to `goal` bytes. The holders with most bytes are reduced to one
@@ -274,16 +272,6 @@ impl<D: Deliver> MemoryEngine<D> {
                 self.count(history, |history| work(*holder, history));
             }
         }
-    }
-}
-
-impl Due {
-    fn takes(&self, time_ms: u64) -> bool {
-        self.bytes > 0 && self.until_ms.is_some_and(|until_ms| time_ms <= until_ms)
-    }
-
-    fn pay(&mut self, bytes: usize) {
-        self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 

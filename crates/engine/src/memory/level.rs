@@ -1,5 +1,22 @@
 //! Computes how much each of several histories must shrink, so that together they free enough.
 
+/// Memory that one holder has to free.
+pub(super) struct Due {
+    pub bytes: usize,
+    /// The current step evicts channels whose last publication is from this time or earlier.
+    pub until_ms: Option<u64>,
+}
+
+impl Due {
+    pub fn takes(&self, time_ms: u64) -> bool {
+        self.bytes > 0 && self.until_ms.is_some_and(|until_ms| time_ms <= until_ms)
+    }
+
+    pub fn pay(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
 /// Returns the time up to which histories (sorted oldest first) must be evicted to free `over` bytes. If all together
 /// free less, it returns the time of the newest.
 pub(crate) fn up_to(oldest_first: &[(u64, usize)], over: usize) -> Option<u64> {
