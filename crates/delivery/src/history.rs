@@ -317,7 +317,7 @@ impl History {
     }
 
     /// Evicts publications above the limits. Offsets do not change.
-    #[inline]
+    #[inline(always)]
     pub fn trim(&mut self, now_ms: u64, bounds: &Bounds) {
         if self.keys.is_some() {
             self.forget_keys(now_ms);

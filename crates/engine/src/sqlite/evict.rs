@@ -10,7 +10,7 @@ use millrace_protocol::{ChannelName, Holder};
 use super::{
     file::{Log, another},
     queue::Submitted,
-    writer::{FORGET_MAX, Writer},
+    writer::{FORGET_MAX, SCAN_PAUSE_MS, Writer},
 };
 use crate::{
     Deliver,
@@ -22,8 +22,6 @@ use crate::{
 /// exceed the second maximum.
 const CHANNELS_FORGET_MAX: usize = 1024;
 const CHANNELS_FORGET_COUNT_MAX: usize = 4 * FORGET_MAX;
-/// Pause after a scan for channels to evict that found few.
-pub(super) const SCAN_PAUSE_MS: u64 = 1000;
 
 /// Channels that may be evicted to make room for new ones.
 #[derive(Clone, Copy)]

@@ -17,7 +17,6 @@ use tokio::sync::oneshot;
 
 use super::{
     Shared,
-    evict::SCAN_PAUSE_MS,
     file::{File, Log, describe},
     queue::Submitted,
     reader::number_of,
@@ -33,6 +32,8 @@ const ENTRY_BYTES: usize = 100;
 const SLACK: usize = 64;
 /// Maximum publications that one transaction trims, plus twice the number of publications that it adds.
 pub(super) const FORGET_MAX: usize = 4096;
+/// Pause after a scan for channels to evict that found few.
+pub(super) const SCAN_PAUSE_MS: u64 = 1000;
 /// Maximum number of keys of states that one sweep expires.
 const EXPIRE_MAX: usize = 10_000;
 /// Pages returned to the file system per sweep, if more than a quarter of the file is free.
