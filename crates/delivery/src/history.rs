@@ -99,7 +99,7 @@ impl History {
 
     /// Returns the number of keys of the state.
     pub fn state_keys(&self) -> usize {
-        self.state.as_ref().map_or(0, |state| state.len())
+        self.state.as_ref().map_or(0, |state| state.key_count())
     }
 
     /// Returns the time of the newest publication; 0 if there never was one.
@@ -177,7 +177,7 @@ impl History {
             let known = state.zip(new.key.as_deref()).and_then(|(state, key)| state.get(key));
             let current = known.filter(|newest| !newest.is_expired(now_ms));
             check_expected(new.expected, current.map(|newest| self.position(newest.offset)))?;
-            let is_full = state.is_some_and(|state| state.len() >= bounds.keys_max);
+            let is_full = state.is_some_and(|state| state.key_count() >= bounds.keys_max);
             if is_full && known.is_none() && !new.is_deletion { Err(too_many_keys(bounds.keys_max)) } else { Ok(()) }
         };
         check().err().map(|error| Appended::Refused(Box::new(error)))
@@ -272,43 +272,9 @@ impl History {
         Page { gap, publications, end: self.position(end), top: self.top(), part: Part::Log }
     }
 
-    /// Returns a part of the state: its entries, and the deletions since the reader began with the state, in the order
-    /// of offsets. If deletions may be missing, or the log is another one, the reader gets a gap and begins anew.
     fn state_page(&self, since: Since, limit: PageLimit, now_ms: u64) -> Page {
-        let top = self.top;
-        let lost = self.state.as_ref().map_or(top, |state| state.lost_deletions());
-        let (after, began, gap) = match since {
-            Since::StateAfter { epoch, offset, began }
-                if epoch == self.epoch && offset <= top && (lost..=top).contains(&began) =>
-            {
-                (offset, began, None)
-            }
-            Since::StateAfter { epoch, offset, .. } => {
-                (0, top, Some(Gap { from: Position { epoch, offset }, to: self.position(0) }))
-            }
-            _ => (0, top, None),
-        };
-        let mut held = self.state.iter().flat_map(|state| state.entries_after(after, began, now_ms)).peekable();
-        let deletions = self.state.iter().flat_map(|state| state.deletions_after(after.max(began)));
         let first = self.first();
-        let mut deletions = deletions.map(|offset| self.at(offset, first)).peekable();
-        let merged = std::iter::from_fn(|| match (held.peek(), deletions.peek()) {
-            (Some(entry), Some(deletion)) if deletion.offset < entry.offset => deletions.next(),
-            (None, Some(_)) => deletions.next(),
-            _ => held.next(),
-        });
-        let (mut publications, mut bytes, mut is_end) = (Vec::new(), 0, true);
-        for publication in merged {
-            bytes += publication.cost_bytes();
-            if publications.len() >= limit.count || bytes > limit.bytes && !publications.is_empty() {
-                is_end = false;
-                break;
-            }
-            publications.push(publication.clone());
-        }
-        let end = if is_end { top } else { publications.last().map_or(after, |last: &Publication| last.offset) };
-        let part = if is_end { Part::StateEnd { began } } else { Part::State { began } };
-        Page { gap, publications, end: self.position(end), top: self.top(), part }
+        State::page(self.state.as_deref(), self.top(), since, limit, now_ms, |offset| self.at(offset, first))
     }
 
     /// Returns the oldest offset of the log; the offset after the top if the log is empty.

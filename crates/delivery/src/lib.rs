@@ -19,4 +19,4 @@ pub use history::{Appended, Bounds, History};
 pub use hub::{ChannelKey, Config, ConnId, FirstPage, Hub, Memory, Output, ReadTicket, WaiterId, Wire};
 pub use log::{Pool, SEGMENT_BYTES, WireLog};
 pub use page::{Page, PageLimit, Part};
-pub use state::{check_expected, check_fits, no_room_for_keys, no_state, too_many_keys};
+pub use state::{State, check_expected, check_fits, no_room_for_keys, no_state, too_many_keys};

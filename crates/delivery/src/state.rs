@@ -16,7 +16,9 @@ use std::{
 };
 
 use hashbrown::HashTable;
-use millrace_protocol::{Code, Error, Expected, NewPublication, Position, Publication};
+use millrace_protocol::{Code, Error, Expected, Gap, NewPublication, Position, Publication, Since};
+
+use crate::page::{Page, PageLimit, Part};
 
 /// Memory of a key besides its publication, in bytes: the entry by offset (16 bytes in nodes that are half full) and
 /// the entry by key (8 bytes in a table that is 7/16 to 7/8 full).
@@ -50,7 +52,7 @@ impl State {
     }
 
     /// Returns the number of keys.
-    pub fn len(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.by_offset.len()
     }
 
@@ -63,7 +65,7 @@ impl State {
     pub fn memory_bytes(&self) -> usize {
         self.old_bytes
             + self.old * Publication::BYTES
-            + self.len() * KEY_BYTES
+            + self.key_count() * KEY_BYTES
             + self.by_expiry.len() * EXPIRY_BYTES
             + self.deletions.len() * size_of::<u64>()
     }
@@ -139,8 +141,58 @@ impl State {
 
     /// Returns the key whose time to live ended first, if it has ended.
     pub fn first_expired(&self, now_ms: u64) -> Option<&str> {
-        let (_, offset) = self.by_expiry.first().filter(|(at_ms, _)| *at_ms <= now_ms)?;
-        self.by_offset.get(offset)?.key.as_deref()
+        self.expired(now_ms).next()
+    }
+
+    /// Returns the keys whose time to live has ended, in this order.
+    pub fn expired(&self, now_ms: u64) -> impl Iterator<Item = &str> {
+        let expired = self.by_expiry.iter().take_while(move |(at_ms, _)| *at_ms <= now_ms);
+        expired.filter_map(|(_, offset)| self.by_offset.get(offset)?.key.as_deref())
+    }
+
+    /// Returns a part of the state of a log that ends at `top`: its entries, and the deletions since the reader began
+    /// with the state, in the order of offsets. If deletions may be missing, or the log is another one, the reader gets
+    /// a gap and begins anew. `deletion_at` returns a deletion that the log holds.
+    pub fn page<'a>(
+        state: Option<&'a Self>,
+        top: Position,
+        since: Since,
+        limit: PageLimit,
+        now_ms: u64,
+        deletion_at: impl Fn(u64) -> &'a Publication,
+    ) -> Page {
+        let lost = state.map_or(top.offset, Self::lost_deletions);
+        let (after, began, gap) = match since {
+            Since::StateAfter { epoch, offset, began }
+                if epoch == top.epoch && offset <= top.offset && (lost..=top.offset).contains(&began) =>
+            {
+                (offset, began, None)
+            }
+            Since::StateAfter { epoch, offset, .. } => {
+                (0, top.offset, Some(Gap { from: Position { epoch, offset }, to: Position { offset: 0, ..top } }))
+            }
+            _ => (0, top.offset, None),
+        };
+        let mut held = state.into_iter().flat_map(|state| state.entries_after(after, began, now_ms)).peekable();
+        let deletions = state.into_iter().flat_map(|state| state.deletions_after(after.max(began)));
+        let mut deletions = deletions.map(deletion_at).peekable();
+        let merged = std::iter::from_fn(|| match (held.peek(), deletions.peek()) {
+            (Some(entry), Some(deletion)) if deletion.offset < entry.offset => deletions.next(),
+            (None, Some(_)) => deletions.next(),
+            _ => held.next(),
+        });
+        let (mut publications, mut bytes, mut is_end) = (Vec::new(), 0, true);
+        for publication in merged {
+            bytes += publication.cost_bytes();
+            if publications.len() >= limit.count || bytes > limit.bytes && !publications.is_empty() {
+                is_end = false;
+                break;
+            }
+            publications.push(publication.clone());
+        }
+        let end = if is_end { top.offset } else { publications.last().map_or(after, |last: &Publication| last.offset) };
+        let part = if is_end { Part::StateEnd { began } } else { Part::State { began } };
+        Page { gap, publications, end: Position { offset: end, ..top }, top, part }
     }
 }
 

@@ -95,12 +95,6 @@ pub fn open<D: Deliver>(
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<Arc<dyn Engine>, OpenError> {
     let parsed = EngineUrl::parse(url)?;
-    if let (EngineUrl::Nats(_), Some(setting)) = (&parsed, config.first_state()) {
-        let engine = url.split(':').next().unwrap_or_default();
-        return Err(OpenError::Setting(format!(
-            "`{setting} = true`: state is not supported by the engine `{engine}`; use memory, sqlite or redis"
-        )));
-    }
     Ok(match parsed {
         EngineUrl::Memory => {
             if let Some(setting) = config.first_durable() {

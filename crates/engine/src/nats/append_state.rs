@@ -2,12 +2,15 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use millrace_protocol::{ChannelName, Code, Epoch, Error, NewPublication, Position};
 
-use super::wire::{Batch, End, HEAD_BYTES, PUBLICATION_BYTES};
+use super::{
+    sending::Sending,
+    wire::{Batch, LogEnd, PUBLICATION_BYTES},
+};
 
 /// Maximum number of channels whose log end is cached. Beyond it the whole cache is cleared.
 const TAILS_MAX: usize = 100_000;
@@ -15,17 +18,8 @@ const TAILS_MAX: usize = 100_000;
 /// State of appends: the known ends of logs, and the batches in flight.
 #[derive(Default)]
 pub struct AppendState {
-    tails: Mutex<HashMap<ChannelName, Tail>>,
+    tails: Mutex<HashMap<ChannelName, LogEnd>>,
     sent: Mutex<HashMap<ChannelName, Sent>>,
-}
-
-/// End of a channel's log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tail {
-    pub epoch: Epoch,
-    /// Sequence of the last message; 0 if there is none.
-    pub sequence: u64,
-    pub end: End,
 }
 
 /// A batch without a complete answer.
@@ -34,10 +28,10 @@ pub struct Sent {
     pub number: u64,
     /// End index of each message that the batch is cut into. The last index is the end of the batch.
     pub cuts: Vec<usize>,
-    /// Positions of the publications whose messages are answered.
-    pub positions: Vec<Position>,
-    /// The log end that the message in flight must follow. If the message is stored, it is stored directly after it.
-    pub after: Option<Tail>,
+    /// Outcomes of the publications whose messages are answered.
+    pub outcomes: Vec<Result<Position, Error>>,
+    /// The message in flight.
+    pub sending: Option<Arc<Sending>>,
 }
 
 impl AppendState {
@@ -47,11 +41,11 @@ impl AppendState {
             && tail.epoch == epoch
             && tail.sequence < sequence
         {
-            *tail = Tail { epoch, sequence, end: batch.end() };
+            *tail = LogEnd { epoch, sequence, end: batch.end() };
         }
     }
 
-    pub fn set_tail(&self, channel: &ChannelName, tail: Tail) {
+    pub fn set_tail(&self, channel: &ChannelName, tail: LogEnd) {
         let mut tails = lock(&self.tails);
         match tails.get_mut(channel) {
             Some(known) if known.epoch == tail.epoch && known.sequence > tail.sequence => {}
@@ -65,19 +59,21 @@ impl AppendState {
         }
     }
 
-    /// Returns the batch already sent under this token, or starts a new one.
+    /// Returns the batch already sent under this token, or starts a new one. Each of its messages has at most
+    /// `batch_max` bytes of publications, or a single publication of at most `message_max` bytes.
     pub fn begin(
         &self,
         channel: &ChannelName,
         number: u64,
         batch: &[NewPublication],
+        batch_max: usize,
         message_max: usize,
     ) -> Result<Sent, Error> {
         let mut sent = lock(&self.sent);
         if let Some(sent) = sent.get(channel).filter(|sent| sent.number == number) {
             return Ok(sent.clone());
         }
-        let begun = Sent { number, cuts: cut(batch, message_max)?, positions: Vec::new(), after: None };
+        let begun = Sent { number, cuts: cut(batch, batch_max, message_max)?, outcomes: Vec::new(), sending: None };
         sent.insert(channel.clone(), begun.clone());
         Ok(begun)
     }
@@ -90,7 +86,7 @@ impl AppendState {
         lock(&self.sent).remove(channel);
     }
 
-    pub fn tail(&self, channel: &ChannelName) -> Option<Tail> {
+    pub fn tail(&self, channel: &ChannelName) -> Option<LogEnd> {
         lock(&self.tails).get(channel).copied()
     }
 
@@ -101,12 +97,12 @@ impl AppendState {
 
 /// Returns the indexes at which a batch is cut into messages. Messages have a maximum size, and the server stores one
 /// idempotency key per message.
-fn cut(batch: &[NewPublication], message_max: usize) -> Result<Vec<usize>, Error> {
+fn cut(batch: &[NewPublication], batch_max: usize, message_max: usize) -> Result<Vec<usize>, Error> {
     let mut cuts = Vec::new();
-    let (mut bytes, mut is_keyed) = (HEAD_BYTES, false);
+    let (mut bytes, mut is_keyed) = (0, false);
     for (i, publication) in batch.iter().enumerate() {
         let more = PUBLICATION_BYTES + publication.cost_bytes();
-        if HEAD_BYTES + more > message_max {
+        if more > message_max {
             let detail = format!(
                 "a publication of {} bytes does not fit into a message of NATS: raise `max_payload` of nats-server",
                 publication.cost_bytes()
@@ -114,9 +110,9 @@ fn cut(batch: &[NewPublication], message_max: usize) -> Result<Vec<usize>, Error
             return Err(Error::new(Code::TooLarge, detail));
         }
         let has_key = publication.idempotency_key.is_some();
-        if i > 0 && (has_key || is_keyed || bytes + more > message_max) {
+        if i > 0 && (has_key || is_keyed || bytes + more > batch_max) {
             cuts.push(i);
-            bytes = HEAD_BYTES;
+            bytes = 0;
         }
         bytes += more;
         is_keyed = has_key;
@@ -142,12 +138,13 @@ mod tests {
 
     #[test]
     fn batches_are_cut_at_keys_and_message_size() {
-        let message_max = HEAD_BYTES + 3 * (PUBLICATION_BYTES + 10);
-        let cuts = |batch: &[NewPublication]| cut(batch, message_max);
+        let batch_max = 3 * (PUBLICATION_BYTES + 10);
+        let cuts = |batch: &[NewPublication]| cut(batch, batch_max, 4 * (PUBLICATION_BYTES + 10));
         assert_eq!(cuts(&vec![new(10, None); 7]), Ok(vec![3, 6, 7]));
         let batch = [new(10, None), new(10, Some("k")), new(10, None), new(10, None), new(10, Some("k"))];
         assert_eq!(cuts(&batch), Ok(vec![1, 2, 4, 5]));
         assert_eq!(cuts(&[new(10, Some("k"))]), Ok(vec![1]));
+        assert_eq!(cuts(&[new(10, None), new(3 * PUBLICATION_BYTES + 40, None)]), Ok(vec![1, 2]));
         assert_eq!(cuts(&[new(10, None), new(1000, None)]).unwrap_err().code, Code::TooLarge);
     }
 }

@@ -14,6 +14,7 @@ use tokio::{task::AbortHandle, time::sleep};
 use super::{
     append_state::AppendState,
     link::Link,
+    states::States,
     streams::{Stream, Streams},
     subject,
     url::Url,
@@ -34,6 +35,7 @@ pub(crate) struct Nats {
     pub link: Arc<Link>,
     pub streams: Streams,
     pub appends: AppendState,
+    pub states: States,
     pub clock: Clock,
     events: Events,
     subscriptions: Mutex<HashMap<Target, Vec<AbortHandle>>>,
@@ -51,6 +53,7 @@ impl Nats {
             link: Link::new(),
             streams: Streams::new(config),
             appends: AppendState::default(),
+            states: States::default(),
             clock: Clock::new(move || began_ms + began.elapsed().as_millis() as u64),
             events,
             subscriptions: Mutex::default(),
@@ -137,6 +140,11 @@ impl Nats {
         let sequence = message.headers.as_ref().and_then(|headers| headers.get("Nats-Sequence"));
         if let Some(sequence) = sequence.and_then(|sequence| sequence.as_str().parse().ok()) {
             self.appends.observe(&channel, epoch, sequence, &batch);
+            if batch.carried.is_some()
+                && let Some(known) = self.streams.of(&channel).known()
+            {
+                self.states.observe(&channel, epoch, sequence, &batch, known.kept);
+            }
         }
         for publication in batch.publications {
             (self.events)(Event::Published { channel: channel.clone(), epoch, publication });
@@ -166,7 +174,7 @@ impl Nats {
         }
     }
 
-    fn subscriptions(&self) -> MutexGuard<'_, HashMap<Target, Vec<AbortHandle>>> {
+    pub fn subscriptions(&self) -> MutexGuard<'_, HashMap<Target, Vec<AbortHandle>>> {
         self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

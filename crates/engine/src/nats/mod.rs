@@ -7,6 +7,10 @@ mod connection;
 mod lease;
 mod link;
 mod read;
+mod sending;
+mod state;
+mod state_index;
+mod states;
 mod streams;
 mod subject;
 mod url;
@@ -72,15 +76,15 @@ impl Broker for Arc<Nats> {
         &self,
         channel: &ChannelName,
         batch: &[NewPublication],
-        _: &Bounds,
+        bounds: &Bounds,
         token: Token<'_>,
         may_create: bool,
     ) -> Result<Vec<Result<Position, Error>>, BrokerError> {
-        Ok(self.write(channel, batch, token, may_create).await?.into_iter().map(Ok).collect())
+        self.write(channel, batch, bounds, token, may_create).await
     }
 
-    async fn expire_keys(&self, _: &Config) -> Result<(), BrokerError> {
-        Ok(())
+    async fn expire_keys(&self, config: &Config) -> Result<(), BrokerError> {
+        self.expire(config).await
     }
 
     async fn page(

@@ -64,6 +64,11 @@ impl<'a> Log<'a> {
         Position { epoch: self.known.epoch, offset }
     }
 
+    /// Returns the number of messages that the server keeps per channel.
+    pub fn kept(&self) -> usize {
+        self.known.kept
+    }
+
     pub async fn last(&self) -> Result<Option<Stored>, BrokerError> {
         self.get(json!({ "last_by_subj": self.subject })).await
     }
@@ -162,11 +167,14 @@ impl Nats {
         limit: PageLimit,
         bounds: &Bounds,
     ) -> Result<Page, BrokerError> {
+        if let Since::State | Since::StateAfter { .. } = since {
+            return self.read_state(channel, since, limit, bounds).await;
+        }
         let log = Log::open(self, channel).await?;
         let now_ms = self.clock.now_ms();
         let Some(last) = log.last().await? else {
             let past = Past { top: log.position(0), after: 0, publications: Vec::new() };
-            return Ok(past.page(since, policy, limit, now_ms));
+            return Ok(past.page_of(bounds.keys_max, since, policy, limit, now_ms));
         };
         let (top, last_sequence) = (last.batch.end(), last.sequence);
         let is_kept = |before: End, publication: &Publication| top.holds(before, publication.time_ms, now_ms, bounds);
@@ -227,7 +235,7 @@ impl Nats {
             Since::Time(_) => Since::Position(log.position(if lost { 0 } else { past.after })),
             since => since,
         };
-        Ok(past.page(since, policy, limit, now_ms))
+        Ok(past.page_of(bounds.keys_max, since, policy, limit, now_ms))
     }
 
     pub(super) async fn read_newest(&self, channel: &ChannelName, bounds: &Bounds) -> Result<Newest, BrokerError> {

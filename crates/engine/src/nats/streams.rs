@@ -21,6 +21,13 @@ const SERVER_MIN: (i64, i64, i64) = (2, 9, 0);
 /// Oldest server that can be configured to write messages to disk before it answers.
 const SYNC_MIN: (i64, i64, i64) = (2, 10, 0);
 
+/// Setting of a stream: the number of messages per channel.
+const KEPT: &str = "max_msgs_per_subject";
+/// Least number of messages per keyed state, and number of keys per message of a state with the maximum number of keys.
+/// The fewer messages, the more of the state each new message has to carry.
+const STATE_KEPT_MIN: usize = 256;
+const KEYS_PER_MESSAGE: usize = 4;
+
 /// The streams, one per class of channels, because the number of messages kept per channel is a setting of the stream.
 pub struct Streams {
     prefix: String,
@@ -44,6 +51,8 @@ pub struct Known {
     pub epoch: Epoch,
     /// True if a replica may answer a direct read with stale data. Then reads go to the leader.
     pub is_replicated: bool,
+    /// Number of messages that the server keeps per channel.
+    pub kept: usize,
 }
 
 #[derive(Deserialize)]
@@ -136,9 +145,15 @@ impl Streams {
         let Some(epoch) = self.epoch(stream, &info.config) else {
             return refuse(format!("the stream {} of NATS is not ours: choose another engine.prefix", stream.name));
         };
-        let wanted = self.wanted(stream, epoch);
+        let mut wanted = self.wanted(stream, epoch);
+        let (is, kept) = (info.config[KEPT].as_u64().unwrap_or(0), wanted[KEPT].as_u64().unwrap_or(0));
+        if stream.history.state && is > kept {
+            // Fewer messages would drop a part of the states.
+            wanted[KEPT] = is.into();
+        }
+        let kept = wanted[KEPT].as_u64().unwrap_or(1) as usize;
         self.update(link, stream, &info.config, &wanted).await?;
-        Ok(Known { epoch, is_replicated: info.config["num_replicas"].as_u64() > Some(1) })
+        Ok(Known { epoch, is_replicated: info.config["num_replicas"].as_u64() > Some(1), kept })
     }
 
     pub async fn info(&self, link: &Link, stream: &Stream, body: Value) -> Result<Info, RequestError> {
@@ -161,8 +176,7 @@ impl Streams {
 
     /// Updates the limits that this server owns. Settings of the operator (replicas, placement, sizes) stay.
     async fn update(&self, link: &Link, stream: &Stream, is: &Value, wanted: &Value) -> Result<(), BrokerError> {
-        const OURS: &[&str] =
-            &["max_msgs_per_subject", "duplicate_window", "republish", "discard", "allow_direct", "max_age"];
+        const OURS: &[&str] = &[KEPT, "duplicate_window", "republish", "discard", "allow_direct", "max_age"];
         let mut config = is.clone();
         OURS.iter().for_each(|key| config[*key] = wanted[*key].clone());
         if config == *is {
@@ -173,7 +187,7 @@ impl Streams {
     }
 
     fn wanted(&self, stream: &Stream, epoch: Epoch) -> Value {
-        let Stream { name, class, history, .. } = stream;
+        let Stream { name, class, .. } = stream;
         let prefix = &self.prefix;
         json!({
             "name": name,
@@ -183,7 +197,7 @@ impl Streams {
             "storage": "file",
             // A message holds at least one publication. So this many messages hold at least the configured number of
             // publications.
-            "max_msgs_per_subject": history.count_max.max(1),
+            KEPT: stream.kept(),
             // Messages above a limit of the whole stream are refused. The last message of a channel marks the end of
             // its log and must not be dropped.
             "discard": "new",
@@ -208,6 +222,13 @@ impl Streams {
 impl Stream {
     fn new(name: String, class: String, history: HistoryConfig) -> Self {
         Self { name, class, history, known: Mutex::default(), looking: tokio::sync::Mutex::default() }
+    }
+
+    /// Returns the number of messages per channel that the server has to keep.
+    fn kept(&self) -> usize {
+        let HistoryConfig { count_max, keys_max, state, .. } = self.history;
+        let for_state = if state { STATE_KEPT_MIN.max(keys_max / KEYS_PER_MESSAGE) } else { 1 };
+        count_max.max(for_state)
     }
 
     /// Clears the known state after an unexpected answer, so that the next use looks it up again.

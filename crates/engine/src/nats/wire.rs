@@ -1,24 +1,28 @@
 //! Content of one message of a stream: a batch of publications of one channel. Numbers are big-endian.
 //!
 //! ```text
-//! message      version (1 byte, 1), length of the node's name (1), name, number (8), part (2)
-//!              offset (8), bytes (8), time_ms (8), publications up to the end
+//! message      version (1 byte, 1 or 2), length of the node's name (1), name, number (8), part (2)
+//!              offset (8), bytes (8), time_ms (8), in version 2: carried part, publications up to the end
+//! carried part previous (8), oldest (8), number (4), so often: offset (8), publication
 //! publication  time_ms (8), expires_ms or 0 (8), its tail
 //! ```
 //!
 //! Name, number and part are the token, see `Broker::append`. Offset, bytes and time are the end of the log before the
-//! message.
+//! message. Messages of keyed states have version 2, see `state_index`.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use millrace_delivery::Bounds;
-use millrace_protocol::{NewPublication, Publication, PublicationHead};
+use millrace_protocol::{Epoch, NewPublication, Publication, PublicationHead};
 
 use crate::remote::{TAIL_BYTES, Tail, decode_tail, encode_tail, take_text};
 
 const VERSION: u8 = 1;
+const CARRYING_VERSION: u8 = 2;
 /// Maximum bytes of a message without its publications, and of a publication without its key and payload.
-pub const HEAD_BYTES: usize = 2 + 255 + 8 + 2 + 3 * 8;
+pub const HEAD_BYTES: usize = 2 + 255 + 8 + 2 + 3 * 8 + 8 + 8 + 4;
 pub const PUBLICATION_BYTES: usize = 8 + 8 + TAIL_BYTES;
+/// Bytes of a carried publication besides those of another one.
+pub const CARRIED_BYTES: usize = 8;
 
 /// End of a log, or its end before a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +32,15 @@ pub struct End {
     /// publications between them.
     pub bytes: u64,
     pub time_ms: u64,
+}
+
+/// End of a channel's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEnd {
+    pub epoch: Epoch,
+    /// Sequence of the last message; 0 if there is none.
+    pub sequence: u64,
+    pub end: End,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +57,19 @@ pub struct Batch {
     pub before: End,
     /// Contains at least one publication.
     pub publications: Vec<Publication>,
+    /// Present if the channel is a keyed state.
+    pub carried: Option<Carried>,
+}
+
+/// Part of a message of a keyed state: it names earlier messages and repeats some of their publications.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Sequence of the message before; 0 if there is none.
+    pub previous: u64,
+    /// Sequence of the oldest message that holds a part of the state; 0 if that is this message.
+    pub oldest: u64,
+    /// Publications of older messages that are the newest of their key.
+    pub entries: Vec<Publication>,
 }
 
 impl End {
@@ -79,7 +105,7 @@ impl Batch {
             };
             Publication::new(head, &new.data)
         };
-        Self { token, before, publications: new.iter().enumerate().map(place).collect() }
+        Self { token, before, publications: new.iter().enumerate().map(place).collect(), carried: None }
     }
 
     /// Returns each publication with the end of the log before it.
@@ -94,10 +120,16 @@ impl Batch {
         self.publications.iter().fold(self.before, |end, publication| end.after(publication))
     }
 
+    /// Returns the encoded size of the publications.
+    pub fn payload_bytes(&self) -> usize {
+        self.publications.iter().map(|p| PUBLICATION_BYTES + p.cost_bytes()).sum()
+    }
+
     pub fn encode(&self) -> Bytes {
-        let payload: usize = self.publications.iter().map(|p| PUBLICATION_BYTES + p.cost_bytes()).sum();
-        let mut out = BytesMut::with_capacity(HEAD_BYTES + payload);
-        out.put_u8(VERSION);
+        let entries = self.carried.iter().flat_map(|carried| &carried.entries);
+        let carried: usize = entries.map(|p| CARRIED_BYTES + PUBLICATION_BYTES + p.cost_bytes()).sum();
+        let mut out = BytesMut::with_capacity(HEAD_BYTES + carried + self.payload_bytes());
+        out.put_u8(if self.carried.is_some() { CARRYING_VERSION } else { VERSION });
         out.put_u8(self.token.node.len() as u8);
         out.put_slice(self.token.node.as_bytes());
         out.put_u64(self.token.number);
@@ -105,21 +137,27 @@ impl Batch {
         out.put_u64(self.before.offset);
         out.put_u64(self.before.bytes);
         out.put_u64(self.before.time_ms);
-        for publication in &self.publications {
-            out.put_u64(publication.time_ms);
-            out.put_u64(publication.expires_ms.unwrap_or(0));
-            let key = publication.key.as_deref();
-            encode_tail(&mut out, publication.kind, publication.is_deletion, key, publication.data());
+        if let Some(Carried { previous, oldest, entries }) = &self.carried {
+            out.put_u64(*previous);
+            out.put_u64(*oldest);
+            out.put_u32(entries.len() as u32);
+            for entry in entries {
+                out.put_u64(entry.offset);
+                encode_publication(&mut out, entry);
+            }
         }
+        self.publications.iter().for_each(|publication| encode_publication(&mut out, publication));
         out.freeze()
     }
 
     /// Decodes a message. Returns `None` if it is malformed.
     pub fn decode(mut bytes: Bytes) -> Option<Self> {
         let bytes = &mut bytes;
-        if bytes.try_get_u8().ok()? != VERSION {
-            return None;
-        }
+        let is_carrying = match bytes.try_get_u8().ok()? {
+            VERSION => false,
+            CARRYING_VERSION => true,
+            _ => return None,
+        };
         let length = bytes.try_get_u8().ok()?.into();
         let node = take_text(bytes, length)?;
         let token = Token { node, number: bytes.try_get_u64().ok()?, part: bytes.try_get_u16().ok()? };
@@ -128,13 +166,31 @@ impl Batch {
             bytes: bytes.try_get_u64().ok()?,
             time_ms: bytes.try_get_u64().ok()?,
         };
+        let carried = if is_carrying { Some(carried(bytes)?) } else { None };
         let mut publications = Vec::new();
         while !bytes.is_empty() {
             let offset = before.offset.checked_add(1 + publications.len() as u64)?;
             publications.push(publication(bytes, offset)?);
         }
-        (!publications.is_empty()).then_some(Self { token, before, publications })
+        (!publications.is_empty()).then_some(Self { token, before, publications, carried })
     }
+}
+
+fn encode_publication(out: &mut BytesMut, publication: &Publication) {
+    out.put_u64(publication.time_ms);
+    out.put_u64(publication.expires_ms.unwrap_or(0));
+    let key = publication.key.as_deref();
+    encode_tail(out, publication.kind, publication.is_deletion, key, publication.data());
+}
+
+fn carried(bytes: &mut Bytes) -> Option<Carried> {
+    let (previous, oldest) = (bytes.try_get_u64().ok()?, bytes.try_get_u64().ok()?);
+    let mut entries = Vec::new();
+    for _ in 0..bytes.try_get_u32().ok()? {
+        let offset = bytes.try_get_u64().ok()?;
+        entries.push(publication(bytes, offset)?);
+    }
+    Some(Carried { previous, oldest, entries })
 }
 
 fn publication(bytes: &mut Bytes, offset: u64) -> Option<Publication> {
@@ -165,12 +221,19 @@ mod tests {
         Batch::new(token, before, &new, 1_700_000_000_100)
     }
 
+    fn carrying() -> Batch {
+        let older = Batch { before: End { offset: 7, ..batch().before }, ..batch() };
+        let entries = Batch::new(older.token, older.before, &[NewPublication::deletion("k".into())], 1).publications;
+        Batch { carried: Some(Carried { previous: 90, oldest: 12, entries }), ..batch() }
+    }
+
     #[test]
     fn stored_record_round_trips() {
         let batch = batch();
         let bytes = batch.encode();
         assert!(bytes.len() <= HEAD_BYTES + 3 * PUBLICATION_BYTES + 2 + 255 + 4);
         assert_eq!(Batch::decode(bytes), Some(batch.clone()));
+        assert_eq!(Batch::decode(carrying().encode()), Some(carrying()));
         let offsets: Vec<_> = batch.publications.iter().map(|p| (p.offset, p.time_ms, p.expires_ms)).collect();
         let time_ms = 1_700_000_000_123;
         assert_eq!(offsets, [(42, time_ms, None), (43, time_ms, Some(1_700_000_000_105)), (44, time_ms, None)]);
@@ -191,7 +254,14 @@ mod tests {
             let is_whole = Batch::decode(whole.slice(..length)).is_some();
             assert_eq!(is_whole, ends.contains(&length), "{length} bytes");
         }
-        for (at, bad) in [(0, 2), (1, 255), (60, 9)] {
+        let whole_carrying = carrying().encode();
+        for length in 0..whole_carrying.len() - 3 * PUBLICATION_BYTES {
+            assert_eq!(
+                Batch::decode(whole_carrying.slice(..length)).filter(|batch| batch.publications.len() > 2),
+                None
+            );
+        }
+        for (at, bad) in [(0, 3), (1, 255), (60, 9)] {
             let mut other = whole.to_vec();
             other[at] = bad;
             assert_eq!(Batch::decode(other.into()), None, "byte {at}");

@@ -13,16 +13,11 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    /// Returns the page that the whole log would give.
+    /// Returns the page that the whole log would give. `keys_max` is the maximum number of keys of a keyed state, or 0.
     ///
     /// `since` is a position. It is [`Since::Now`] or [`Since::Earliest`] if [`Past::after`] was read for that. For a
     /// time, the caller passes the position before the first publication that is not older. If such publications were
     /// trimmed, it passes offset 0.
-    pub fn page(self, since: Since, policy: Policy, limit: PageLimit, now_ms: u64) -> Page {
-        self.page_of(0, since, policy, limit, now_ms)
-    }
-
-    /// Returns the page like [`Past::page`], of the log of a keyed state with this maximum number of keys.
     pub fn page_of(self, keys_max: usize, since: Since, policy: Policy, limit: PageLimit, now_ms: u64) -> Page {
         let bounds = Bounds { keys_max, ..UNBOUNDED };
         let mut history = History::after(Position { offset: self.after, ..self.top });

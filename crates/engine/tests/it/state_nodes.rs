@@ -8,7 +8,7 @@ use millrace_protocol::{Code, Expected, NewPublication, Pattern, Position, Since
 
 use crate::{
     cluster::{SOON, nodes},
-    servers::{ask, free_port, has, redis, redis_cluster, redis_on, until},
+    servers::{ask, free_port, has, nats, nats_on, redis, redis_cluster, redis_on, until},
     state::{Map, deletion, keyed, offsets, page, refused, state},
     worlds::{LIMIT, World, channel, fresh_prefix, wait},
 };
@@ -20,7 +20,7 @@ fn config() -> Config {
 }
 
 fn urls() -> impl Iterator<Item = String> {
-    [redis(), redis_cluster()].into_iter().flatten()
+    [redis(), redis_cluster(), nats()].into_iter().flatten()
 }
 
 #[test]
@@ -151,4 +151,37 @@ fn state_in_redis_outlives_its_log() {
     assert!(!keys("p:*:k:a").contains(":k:a"));
     node.append("a", keyed("a", "2"));
     assert_eq!(["m", "k", "o", "d"].map(ttl), [":-1"; 4]);
+}
+
+/// The stream keeps 256 messages per state here: everything that changes rarely has to be carried.
+#[test]
+fn state_in_nats_outlives_its_messages_and_a_crash() {
+    if !has("nats-server") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let start = |port| nats_on(port, &dir.path().display().to_string());
+    let server = start(free_port());
+    let mut config = config();
+    config.history.keys_max = 100;
+    let url = format!("nats://127.0.0.1:{}", server.port);
+    let [one, two]: [World; 2] = nodes(&url, &config);
+    let first: Vec<_> = (0..50).map(|i| one.append("a", keyed(&format!("rare{i}"), "x"))).collect();
+    one.append("a", deletion("rare7"));
+    for i in 0..700 {
+        [&one, &two][i % 2].append("a", keyed(&format!("often{}", i % 3), &i.to_string()));
+    }
+    let truth = state(&one, "a", LIMIT);
+    assert_eq!((truth.len(), truth["often1"].as_str()), (52, "697"));
+    assert_eq!(state(&two, "a", PageLimit { count: 7, ..LIMIT }), truth);
+    let [late]: [World; 1] = nodes(&url, &config);
+    assert_eq!(state(&late, "a", LIMIT), truth);
+    server.signal("KILL");
+    assert!(until(SOON, || !late.engine.is_up()));
+    let _server = start(server.end());
+    assert!(until(SOON, || late.engine.is_up()));
+    assert_eq!(state(&late, "a", LIMIT), truth);
+    let at = NewPublication { expected: Some(Expected::At(first[3])), ..keyed("rare3", "y") };
+    assert_eq!(late.append("a", at).offset, 752);
+    assert_eq!(state(&one, "a", LIMIT)["rare3"], "y");
 }

@@ -35,8 +35,6 @@ struct Start {
     clock: Clock,
     /// True if the limit for all channels together evicts publications; otherwise it limits the mirror.
     bounds_all: bool,
-    /// True if the engine supports keyed states.
-    has_state: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -46,17 +44,11 @@ enum Clock {
 }
 
 const STARTS: &[Start] = &[
-    Start { engine: "memory", url: || Some("memory".into()), clock: Clock::Given, bounds_all: true, has_state: true },
-    Start {
-        engine: "sqlite",
-        url: || Some("sqlite:{folder}/data.db".into()),
-        clock: Clock::Given,
-        bounds_all: true,
-        has_state: true,
-    },
-    Start { engine: "redis", url: servers::redis, clock: Clock::Own, bounds_all: false, has_state: true },
-    Start { engine: "redis", url: servers::redis_cluster, clock: Clock::Own, bounds_all: false, has_state: true },
-    Start { engine: "nats", url: servers::nats, clock: Clock::Own, bounds_all: false, has_state: false },
+    Start { engine: "memory", url: || Some("memory".into()), clock: Clock::Given, bounds_all: true },
+    Start { engine: "sqlite", url: || Some("sqlite:{folder}/data.db".into()), clock: Clock::Given, bounds_all: true },
+    Start { engine: "redis", url: servers::redis, clock: Clock::Own, bounds_all: false },
+    Start { engine: "redis", url: servers::redis_cluster, clock: Clock::Own, bounds_all: false },
+    Start { engine: "nats", url: servers::nats, clock: Clock::Own, bounds_all: false },
 ];
 
 /// Records the deliveries of each channel.
@@ -128,9 +120,6 @@ pub fn on_engines_that_bound_all(config: Config, case: impl Fn(&World)) {
 
 fn run<'a>(starts: impl Iterator<Item = &'a Start>, config: &Config, case: impl Fn(&World)) {
     for start in starts {
-        if config.first_state().is_some() && !start.has_state {
-            continue;
-        }
         let Some(url) = (start.url)() else { continue };
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let url = url.replace("{folder}", folder.path().to_str().unwrap());
