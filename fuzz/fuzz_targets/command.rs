@@ -89,6 +89,13 @@ fn encode(id: u64, command: &Command) -> String {
         Command::Publish { channel, publication } => {
             return format!("{{\"publish\":{},\"id\":{id}}}", encode_publication(channel.as_str(), publication));
         }
+        Command::Rpc(call) => {
+            let params = call.params.as_ref().map(|params| format!(",\"params\":{params}")).unwrap_or_default();
+            // A positive time below half a nanosecond is decoded as zero, which is refused when it is written as 0.
+            let timeout = call.timeout.map(|timeout| format!(",\"timeout\":{}", timeout.as_secs_f64().max(1e-10)));
+            let (method, timeout) = (call.method.as_str(), timeout.unwrap_or_default());
+            return format!("{{\"rpc\":{{\"method\":\"{method}\"{params}{timeout}}},\"id\":{id}}}");
+        }
     };
     let Value::Object(mut fields) = command else { unreachable!("all are objects") };
     fields.insert("id".into(), id.into());

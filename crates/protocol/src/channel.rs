@@ -93,8 +93,12 @@ impl Pattern {
         levels.next().is_none() || self.0.as_ref() == "#"
     }
 
-    /// Returns true if this pattern matches every channel that `asked`, a pattern or a name, matches.
+    /// Returns true if this pattern matches every channel that `asked`, a pattern or a name, matches. Channels of the
+    /// server itself are never covered.
     pub fn covers(&self, asked: &str) -> bool {
+        if is_internal(asked) {
+            return false;
+        }
         // Every name has at least one level, so `#` matches the same names as `+/#`.
         let asked = if asked == "#" { "+/#" } else { asked };
         let mut levels = asked.split('/');
@@ -209,7 +213,12 @@ mod tests {
     #[test]
     fn no_pattern_matches_internal_channels() {
         for pattern in ["#", "+/#", "+/revocations", ":millrace/#", ":millrace/+"] {
-            assert!(!Pattern::parse(pattern).unwrap().matches(":millrace/revocations"), "{pattern}");
+            let pattern = Pattern::parse(pattern).unwrap();
+            assert!(
+                !pattern.matches(":millrace/revocations") && !pattern.covers(":millrace/revocations"),
+                "{pattern:?}"
+            );
+            assert!(!pattern.covers(":millrace/#"), "{pattern:?}");
         }
         for (channel, internal) in [
             (":millrace", true),
