@@ -1,5 +1,5 @@
 //! `durable-streams`: the Durable Streams protocol in Rust, with one URL per stream, over server-sent events and long
-//! polling. `scripts/durable-streams.sh` builds it from crates.io. The streams contain text: a reader gets the
+//! polling. `scripts/durable-streams.sh` builds it with `cargo install`. The streams contain text: a reader gets the
 //! appended messages one after the other, as the log stores them.
 
 use std::{path::PathBuf, process::Command};
