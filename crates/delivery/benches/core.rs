@@ -99,7 +99,9 @@ fn deliver(channels: usize, readers: usize, turns: u64, per_turn: u64) -> Work {
     Box::new(move || {
         for publications in turns {
             for (channel, key) in &channels {
-                publications.iter().for_each(|publication| hub.deliver(channel, *key, EPOCH, publication));
+                for publication in &publications {
+                    hub.deliver(channel, *key, EPOCH, publication);
+                }
             }
             hub.flush(&mut sink);
         }

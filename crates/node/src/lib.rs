@@ -5,12 +5,16 @@
 //!
 //! Read first: [`Shard`], [`Router`], [`Metrics`].
 
+pub mod histogram;
 mod mailbox;
 pub mod metrics;
+pub mod namespaces;
 mod router;
 mod shard;
 
+pub use histogram::Histogram;
 pub use mailbox::{ChannelEvent, Delivery, Mailbox, Moved};
 pub use metrics::{Family, MetricKind, Metrics};
+pub use namespaces::{NamespaceId, Namespaces};
 pub use router::Router;
-pub use shard::{Shard, Sockets, Start, Waiting};
+pub use shard::{Shard, Sockets, Start, Waiting, Woken};

@@ -7,6 +7,7 @@ use std::{
             Ordering::{Relaxed, SeqCst},
         },
     },
+    time::Instant,
 };
 
 use millrace_delivery::ChannelKey;
@@ -49,13 +50,20 @@ pub struct Moved {
 /// publication.
 #[derive(Debug, Default)]
 pub struct Mailbox {
-    entries: Mutex<Vec<Delivery>>,
+    entries: Mutex<Entries>,
     /// True while the shard is about to check the mailbox itself, so that no wake-up is needed.
     attended: AtomicBool,
     congested: AtomicBool,
     /// Number of congested mailboxes of the node.
     all_congested: Arc<AtomicUsize>,
     notify: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    deliveries: Vec<Delivery>,
+    /// Time at which the oldest entry arrived. `None` if the shard attended then: it knows the time itself.
+    since: Option<Instant>,
 }
 
 impl Mailbox {
@@ -71,16 +79,19 @@ impl Mailbox {
 
     pub fn push(&self, delivery: Delivery) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.len() >= ENTRIES_MAX {
-            keep_newest_per_channel(&mut entries);
+        if entries.deliveries.len() >= ENTRIES_MAX {
+            keep_newest_per_channel(&mut entries.deliveries);
         }
-        let was_empty = entries.is_empty();
-        entries.push(delivery);
-        if entries.len() == HIGH_WATER {
+        let wakes = entries.deliveries.is_empty() && !self.attended.load(SeqCst);
+        if wakes {
+            entries.since = Some(Instant::now());
+        }
+        entries.deliveries.push(delivery);
+        if entries.deliveries.len() == HIGH_WATER {
             self.set_congested(true);
         }
         drop(entries);
-        if was_empty && !self.attended.load(SeqCst) {
+        if wakes {
             self.notify.notify_one();
         }
     }
@@ -93,18 +104,22 @@ impl Mailbox {
     /// Ends [`Mailbox::attend`]. Wakes the shard if entries have arrived since it last checked.
     pub fn leave(&self) {
         self.attended.store(false, SeqCst);
-        if !self.entries.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if !entries.deliveries.is_empty() {
+            entries.since.get_or_insert_with(Instant::now);
+            drop(entries);
             self.notify.notify_one();
         }
     }
 
-    /// Returns all entries, oldest first. `spare` (empty) takes their place, so that no memory is allocated per turn.
-    pub fn take(&self, spare: Vec<Delivery>) -> Vec<Delivery> {
+    /// Returns all entries, oldest first, and the time at which the oldest arrived, unless the shard attended then.
+    /// `spare` (empty) takes their place, so that no memory is allocated per turn.
+    pub fn take(&self, spare: Vec<Delivery>) -> (Vec<Delivery>, Option<Instant>) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_congested() {
             self.set_congested(false);
         }
-        std::mem::replace(&mut *entries, spare)
+        (std::mem::replace(&mut entries.deliveries, spare), entries.since.take())
     }
 
     /// Must be called with the entries locked.
@@ -166,6 +181,23 @@ mod tests {
     }
 
     #[test]
+    fn oldest_entry_has_its_time_unless_the_shard_attends() {
+        let mailbox = Mailbox::default();
+        let since = || mailbox.take(Vec::new()).1;
+        let before = Instant::now();
+        mailbox.push(delivery("a", 1));
+        let first = Instant::now();
+        mailbox.push(delivery("a", 2));
+        assert!(since().is_some_and(|since| (before..=first).contains(&since)));
+        mailbox.attend();
+        mailbox.push(delivery("a", 3));
+        assert_eq!(since(), None);
+        mailbox.push(delivery("a", 4));
+        mailbox.leave();
+        assert!(since().is_some(), "the shard does not attend any more");
+    }
+
+    #[test]
     fn mailbox_is_congested_until_it_is_empty() {
         let all = Arc::<AtomicUsize>::default();
         let (one, other) = (Mailbox::new(all.clone()), Mailbox::new(all.clone()));
@@ -194,7 +226,7 @@ mod tests {
             ChannelEvent::Published(_, publication) => publication.offset,
             ChannelEvent::Moved(moved) => moved.top.offset,
         };
-        let left: Vec<_> = mailbox.take(Vec::new()).iter().map(|d| (d.route.name.to_string(), offset(d))).collect();
+        let left: Vec<_> = mailbox.take(Vec::new()).0.iter().map(|d| (d.route.name.to_string(), offset(d))).collect();
         let max = ENTRIES_MAX as u64;
         assert_eq!(left, [("rare".into(), 1), ("busy".into(), max - 1), ("busy".into(), max)]);
     }

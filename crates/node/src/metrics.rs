@@ -1,5 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::Histogram;
+
 /// Counters of the publications and readers of one shard. Only the shard's own thread writes them; any thread may read
 /// them.
 #[derive(Debug, Default)]
@@ -13,6 +15,12 @@ pub struct Metrics {
     pub channels: AtomicU64,
     pub memory_logs: AtomicU64,
     pub memory_spare: AtomicU64,
+    /// CPU time of the shard's thread in nanoseconds.
+    pub cpu_ns: AtomicU64,
+    /// Time that the shard works in each turn.
+    pub turn_time: Histogram,
+    /// Delay of a timer of the shard.
+    pub loop_lag: Histogram,
 }
 
 impl Metrics {

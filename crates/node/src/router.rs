@@ -16,7 +16,7 @@ use millrace_protocol::{ChannelName, Code, Epoch, Error, Pattern, PatternMap, Po
 use smallvec::SmallVec;
 
 use crate::{
-    Delivery, Mailbox,
+    Delivery, Mailbox, NamespaceId, Namespaces,
     mailbox::{ChannelEvent, Moved},
 };
 
@@ -26,6 +26,7 @@ const STRIPES: usize = 64;
 #[derive(Debug)]
 pub struct Route {
     pub name: ChannelName,
+    pub namespace: NamespaceId,
     /// Inline capacity for one shard saves a pointer dereference.
     ways: SmallVec<[Way; 1]>,
 }
@@ -49,11 +50,17 @@ pub struct Router {
     patterns: RwLock<PatternMap<Readers>>,
     pattern_count: AtomicUsize,
     patterns_max: AtomicUsize,
+    namespaces: Namespaces,
     hasher: RandomState,
 }
 
 impl Router {
     pub fn new(shards: usize) -> Self {
+        Self::with_namespaces(shards, [])
+    }
+
+    /// Creates a router. The configured namespaces always have counters of their own.
+    pub fn with_namespaces<'a>(shards: usize, configured: impl IntoIterator<Item = &'a str>) -> Self {
         let congested = Arc::<AtomicUsize>::default();
         Self {
             mailboxes: (0..shards).map(|_| Arc::new(Mailbox::new(congested.clone()))).collect(),
@@ -62,6 +69,7 @@ impl Router {
             patterns: RwLock::default(),
             pattern_count: AtomicUsize::new(0),
             patterns_max: AtomicUsize::new(usize::MAX),
+            namespaces: Namespaces::new(shards, configured),
             hasher: RandomState::new(),
         }
     }
@@ -72,6 +80,11 @@ impl Router {
 
     pub fn mailbox(&self, shard: usize) -> &Arc<Mailbox> {
         &self.mailboxes[shard]
+    }
+
+    /// Returns the counters per namespace.
+    pub fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
     }
 
     /// Returns true if any mailbox is congested. Cost: one load.
@@ -110,7 +123,8 @@ impl Router {
         let route = self.open(&mut routes, channel);
         let was_read = is_read(route);
         route.ways[shard].key.store(key.to_bits(), Relaxed);
-        route.ways[shard].readers.store(readers, Release);
+        let before = route.ways[shard].readers.swap(readers, Release);
+        self.namespaces.add_readers(route.namespace, i64::from(readers) - i64::from(before));
         let is_read = is_read(route);
         // Only the table holds the route: the engine has no reference to it.
         if !is_read && Arc::strong_count(route) == 1 {
@@ -166,7 +180,7 @@ impl Router {
     fn open<'a>(&self, routes: &'a mut HashMap<ChannelName, Arc<Route>>, channel: &ChannelName) -> &'a Arc<Route> {
         routes.entry(channel.clone()).or_insert_with(|| {
             let ways = (0..self.shards()).map(|_| Way::default()).collect();
-            Arc::new(Route { name: channel.clone(), ways })
+            Arc::new(Route { name: channel.clone(), namespace: self.namespaces.id(channel), ways })
         })
     }
 
@@ -255,7 +269,7 @@ mod tests {
             is_deletion: false,
         };
         router.deliver(&route, &channel, Epoch(1), &Publication::new(head, b""));
-        let counts: Vec<_> = (0..3).map(|shard| router.mailbox(shard).take(Vec::new()).len()).collect();
+        let counts: Vec<_> = (0..3).map(|shard| router.mailbox(shard).take(Vec::new()).0.len()).collect();
         assert_eq!((counts, router.readers(&channel)), (vec![1, 0, 1], 2));
         router.set_readers(0, &channel, key, 0, |is_read| assert!(!is_read));
         assert_eq!(router.readers(&channel), 0);

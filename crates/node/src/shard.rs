@@ -17,7 +17,10 @@ use millrace_protocol::{
 
 use tokio::sync::Notify;
 
-use crate::{ChannelEvent, Delivery, Mailbox, Metrics, Router};
+use crate::{
+    ChannelEvent, Delivery, Mailbox, Metrics, NamespaceId, Router,
+    namespaces::{NamespaceCache, NamespaceCounters},
+};
 
 /// Limit of one page of recovery: small enough to interleave with other pages, large enough to be worth a read.
 const PAGE: PageLimit = PageLimit { count: 1000, bytes: 64 * 1024 };
@@ -36,6 +39,20 @@ pub trait Sockets: Wire + 'static {
     fn metrics(&self) -> Arc<Self::Metrics>;
 
     fn close(&mut self, conn: ConnId);
+
+    /// Begins the writes of a turn.
+    fn begin_turn(&mut self) {}
+
+    /// Ends the writes of a turn. `age` is the time since the oldest publication of the turn was accepted.
+    fn end_turn(&mut self, _age: Duration) {}
+}
+
+/// A connection whose wait has ended; see [`Shard::woken`].
+#[derive(Clone, Copy, Debug)]
+pub struct Woken {
+    pub conn: ConnId,
+    /// Time at which the oldest publication of the turn was accepted. `None` if no publication ended the wait.
+    pub since: Option<Instant>,
 }
 
 /// Start of a subscription, reported before its first publication.
@@ -64,9 +81,14 @@ pub struct Shard<S: Sockets> {
     wakers: RefCell<HashMap<u64, Option<Waker>>>,
     next_waiter: Cell<u64>,
     /// Connections that waited and were woken; see [`Shard::woken`].
-    woken: RefCell<Vec<ConnId>>,
+    woken: RefCell<Vec<Woken>>,
     has_woken: Notify,
     spare: Cell<Vec<Delivery>>,
+    /// Begin of the work that ends with the next turn; see [`Shard::attend`].
+    began: Cell<Option<Instant>>,
+    /// Time at which the oldest publication of the current turn was accepted.
+    accepted: Cell<Option<Instant>>,
+    namespaces: RefCell<NamespaceCache>,
     looking: tokio::sync::Mutex<()>,
 }
 
@@ -92,6 +114,9 @@ impl<S: Sockets> Shard<S> {
             woken: RefCell::default(),
             has_woken: Notify::new(),
             spare: Cell::default(),
+            began: Cell::default(),
+            accepted: Cell::default(),
+            namespaces: RefCell::default(),
             looking: tokio::sync::Mutex::default(),
         };
         shard.hub.borrow_mut().share_logs(shard.router.shards());
@@ -124,15 +149,40 @@ impl<S: Sockets> Shard<S> {
         self.router.mailbox(self.id).clone()
     }
 
-    /// Runs one turn of the loop: delivers all entries of the mailbox, with one write per reader.
-    pub fn turn(self: &Rc<Self>) {
+    /// Begins work that ends with a [`Shard::turn`], such as the handling of received bytes. Until [`Shard::leave`], a
+    /// publication does not wake the shard, because the turn delivers it. `now`: the time, if the caller knows it.
+    pub fn attend(&self, now: Option<Instant>) {
+        self.router.mailbox(self.id).attend();
+        self.began.set(Some(now.unwrap_or_else(Instant::now)));
+    }
+
+    /// Ends [`Shard::attend`].
+    pub fn leave(&self) {
+        self.began.set(None);
+        self.router.mailbox(self.id).leave();
+    }
+
+    /// Runs one turn of the loop: delivers all entries of the mailbox, with one write per reader. Returns the time of
+    /// its end.
+    ///
+    /// The clock is read once per turn, and once more if the caller does not [`attend`](Shard::attend). So the age of a
+    /// publication is an upper bound: the time since the begin of the work, or since the first entry woke the shard.
+    pub fn turn(self: &Rc<Self>) -> Instant {
         Metrics::add(&self.metrics.turns, 1);
-        let mut entries = self.router.mailbox(self.id).take(self.spare.take());
+        let began = self.began.get().unwrap_or_else(Instant::now);
+        let (mut entries, since) = self.router.mailbox(self.id).take(self.spare.take());
+        let accepted = (!entries.is_empty()).then(|| since.map_or(began, |since| since.min(began)));
+        self.accepted.set(accepted);
         self.with(|hub, sockets| {
+            sockets.begin_turn();
             entries.iter().for_each(|entry| hub.expect(entry.key));
             for Delivery { route, key, event } in entries.drain(..) {
                 match event {
-                    ChannelEvent::Published(epoch, publication) => hub.deliver(&route.name, key, epoch, &publication),
+                    ChannelEvent::Published(epoch, publication) => {
+                        let readers = hub.deliver(&route.name, key, epoch, &publication);
+                        let counters = self.router.namespaces().of(self.id, route.namespace);
+                        Metrics::add(&counters.deliveries, readers as u64);
+                    }
                     ChannelEvent::Moved(moved) => hub.moved(&route.name, key, moved.from, moved.top),
                 }
                 if hub.is_full() {
@@ -142,6 +192,26 @@ impl<S: Sockets> Shard<S> {
             hub.flush(sockets);
         });
         self.spare.set(entries);
+        let ended = Instant::now();
+        if let Some(accepted) = self.accepted.take() {
+            self.sockets.borrow_mut().end_turn(ended - accepted);
+        }
+        self.metrics.turn_time.add(ended - began, 1);
+        // The work after a turn in the middle of other work belongs to the next turn.
+        if self.began.get().is_some() {
+            self.began.set(Some(ended));
+        }
+        ended
+    }
+
+    /// Returns the number of a channel's namespace; see [`Shard::counters`].
+    pub fn namespace(&self, channel: &ChannelName) -> NamespaceId {
+        self.namespaces.borrow_mut().id(channel, self.router.namespaces())
+    }
+
+    /// Returns the counters of a namespace in this shard.
+    pub fn counters(&self, namespace: NamespaceId) -> &NamespaceCounters {
+        self.router.namespaces().of(self.id, namespace)
     }
 
     /// Runs `work` on the hub and its sockets, then executes the outputs of the hub.
@@ -343,7 +413,7 @@ impl<S: Sockets> Shard<S> {
 
     /// Returns the connections woken since the last call; waits while there are none. Only one task of the shard may
     /// call it.
-    pub async fn woken(&self) -> Vec<ConnId> {
+    pub async fn woken(&self) -> Vec<Woken> {
         loop {
             let woken = self.woken.take();
             if !woken.is_empty() {
@@ -376,7 +446,7 @@ impl<S: Sockets> Shard<S> {
                 if woken.is_empty() {
                     self.has_woken.notify_one();
                 }
-                woken.push(conn);
+                woken.push(Woken { conn, since: self.accepted.get() });
             }
         }
     }

@@ -13,6 +13,7 @@ mod memory;
 mod metrics;
 pub mod openapi;
 mod pages;
+mod process;
 mod reload;
 mod run;
 mod secure;

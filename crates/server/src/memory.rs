@@ -98,6 +98,11 @@ fn used() -> Option<usize> {
     fs::read_to_string("/proc/self/status").ok().and_then(|text| bytes(&text, "RssAnon:"))
 }
 
+/// Returns the resident memory of this process in bytes. Source: proc(5), `/proc/pid/status`.
+pub fn resident() -> Option<usize> {
+    fs::read_to_string("/proc/self/status").ok().and_then(|text| bytes(&text, "VmRSS:"))
+}
+
 /// Returns the memory available to this process: that of the machine, or the limit of its control group if that is
 /// lower.
 fn available() -> usize {

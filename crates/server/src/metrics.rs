@@ -11,7 +11,11 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-use millrace_node::{Family, MetricKind, Metrics};
+use millrace_node::{
+    Family, MetricKind, Metrics, Namespaces, Router,
+    histogram::{BOUNDS_US, Samples},
+    namespaces::NamespaceSample,
+};
 use millrace_protocol::Transport;
 use millrace_transport::SocketMetrics;
 
@@ -20,6 +24,13 @@ use millrace_transport::SocketMetrics;
 pub struct ShardMetrics {
     pub delivery: Arc<Metrics>,
     pub sockets: Arc<SocketMetrics>,
+}
+
+/// Metrics of all shards.
+pub struct NodeMetrics {
+    pub shards: Vec<ShardMetrics>,
+    /// The counters of the namespaces.
+    pub router: Arc<Router>,
 }
 
 /// Samples of a histogram.
@@ -87,8 +98,15 @@ impl Exposition {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// Appends the metrics of all shards. `history_bytes` is the size of the engine's history.
-    pub fn shards(&mut self, shards: &[ShardMetrics], history_bytes: usize) {
+    /// Appends the metrics of the node. `history_bytes` is the size of the engine's history.
+    pub fn node(&mut self, NodeMetrics { shards, router }: &NodeMetrics, history_bytes: usize) {
+        self.shards(shards, history_bytes);
+        self.each_shard(shards, router.namespaces());
+        self.namespaces(router.namespaces());
+    }
+
+    /// Appends the sums over all shards. `history_bytes` is the size of the engine's history.
+    fn shards(&mut self, shards: &[ShardMetrics], history_bytes: usize) {
         let delivery: Vec<&Metrics> = shards.iter().map(|shard| &*shard.delivery).collect();
         let sockets: Vec<&SocketMetrics> = shards.iter().map(|shard| &*shard.sockets).collect();
         self.family(
@@ -116,6 +134,56 @@ impl Exposition {
         self.sums(SocketMetrics::FAMILIES, &sockets);
     }
 
+    /// Appends the histograms and the counters of each shard.
+    fn each_shard(&mut self, shards: &[ShardMetrics], namespaces: &Namespaces) {
+        let bounds = BOUNDS_US.map(|us| us as f64 / 1e6);
+        let sockets: Vec<&SocketMetrics> = shards.iter().map(|shard| &*shard.sockets).collect();
+        self.histogram(
+            "millrace_publish_to_write_seconds",
+            "Time from the acceptance of a publication by this node, or its arrival from the engine, to the end of the \
+            turn that wrote it. Each write counts once, with the age of the oldest publication of the turn: an upper \
+            bound. Not measured: writes to readers that were behind, polls that were answered at once, and long polls \
+            over HTTP/2.",
+            &bounds,
+            written(&sockets),
+        );
+        let labels: Vec<String> = (0..shards.len()).map(|id| id.to_string()).collect();
+        let of_shards = |value: fn(&ShardMetrics) -> Samples| {
+            labels.iter().zip(shards).map(move |(id, shard)| ([("shard", id.as_str())], value(shard).into()))
+        };
+        self.histogram(
+            "millrace_turn_seconds",
+            "Time that a shard works in a turn: from the first event to the end of the writes to all readers.",
+            &bounds,
+            of_shards(|shard| shard.delivery.turn_time.samples()),
+        );
+        self.histogram(
+            "millrace_loop_lag_seconds",
+            "Delay of a timer of the shard, measured ten times per second. A ready connection waits about as long.",
+            &bounds,
+            of_shards(|shard| shard.delivery.loop_lag.samples()),
+        );
+        let deliveries = labels.iter().enumerate().map(|(shard, id)| ([("shard", id)], namespaces.deliveries(shard)));
+        self.family(
+            "millrace_shard_deliveries_total",
+            MetricKind::Counter,
+            "Publications to each of their readers, by shard. Polls are not included.",
+            deliveries,
+        );
+        for (name, kind, help, value) in SHARD_FAMILIES {
+            let samples = labels.iter().zip(shards).map(|(id, shard)| ([("shard", id)], value(shard)));
+            self.family(name, *kind, help, samples);
+        }
+    }
+
+    /// Appends the counters of each namespace.
+    fn namespaces(&mut self, namespaces: &Namespaces) {
+        let all = namespaces.samples();
+        for (name, kind, help, value) in NAMESPACE_FAMILIES {
+            self.family(name, *kind, help, all.iter().map(|one| ([("namespace", &one.namespace)], value(one))));
+        }
+    }
+
     fn sums<M: 'static>(&mut self, families: &[Family<M>], shards: &[&M]) {
         for Family { name, kind, help, value } in families {
             self.value(name, *kind, help, sum(shards, *value));
@@ -127,6 +195,72 @@ impl Exposition {
     }
 }
 
+/// Name, type, help text and value of a metric with one sample per `T`.
+type FamilyPer<T, V> = (&'static str, MetricKind, &'static str, fn(&T) -> V);
+
+const NAMESPACE_FAMILIES: &[FamilyPer<NamespaceSample, u64>] = &[
+    (
+        "millrace_namespace_publications_total",
+        MetricKind::Counter,
+        "Accepted publications of clients, by first level of the channel. Only a limited number of namespaces \
+        has a label; the others are counted as `(other)`.",
+        |sample| sample.publications,
+    ),
+    (
+        "millrace_namespace_refused_total",
+        MetricKind::Counter,
+        "Refused publications of clients with the permission to publish, by namespace: too large in a \
+        message or a line, over a quota, refused by the back end or by the engine, or congested. A whole request that \
+        is too large does not count.",
+        |sample| sample.refused,
+    ),
+    (
+        "millrace_namespace_deliveries_total",
+        MetricKind::Counter,
+        "Publications to each of their readers, by namespace. Polls are not included.",
+        |sample| sample.deliveries,
+    ),
+    (
+        "millrace_namespace_readers",
+        MetricKind::Gauge,
+        "Readers of channels, by namespace. A client that reads two channels counts twice.",
+        |sample| sample.readers,
+    ),
+];
+
+const SHARD_FAMILIES: &[FamilyPer<ShardMetrics, f64>] = &[
+    (
+        "millrace_shard_connections",
+        MetricKind::Gauge,
+        "Open readers, by shard. The sum over all shards is the sum of millrace_connections.",
+        |shard| shard.sockets.open_readers() as f64,
+    ),
+    (
+        "millrace_shard_messages_total",
+        MetricKind::Counter,
+        "Messages, HTTP requests and datagrams of devices received, by shard.",
+        |shard| shard.sockets.received() as f64,
+    ),
+    (
+        "millrace_shard_pings_total",
+        MetricKind::Counter,
+        "Pings of clients answered, by shard: those of the WebSocket protocol and those of sessions.",
+        |shard| shard.sockets.pings.load(Relaxed) as f64,
+    ),
+    (
+        "millrace_shard_publications_total",
+        MetricKind::Counter,
+        "Accepted publications, by shard of the publisher.",
+        |shard| shard.delivery.publications.load(Relaxed) as f64,
+    ),
+    (
+        "millrace_shard_cpu_seconds_total",
+        MetricKind::Counter,
+        "CPU time of the shard's thread, measured ten times per second.",
+        |shard| shard.delivery.cpu_ns.load(Relaxed) as f64 / 1e9,
+    ),
+];
+
 /// Formats labels without braces: `a="x",b="y"`.
 fn quoted<L: AsRef<str>>(labels: &[(&str, L)]) -> String {
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"");
@@ -136,6 +270,24 @@ fn quoted<L: AsRef<str>>(labels: &[(&str, L)]) -> String {
 
 fn sum<M>(shards: &[&M], value: millrace_node::metrics::Value<M>) -> u64 {
     shards.iter().map(|shard| value(shard).load(Relaxed)).fold(0, u64::wrapping_add)
+}
+
+impl From<Samples> for Histogram {
+    fn from(Samples { counts, sum_s }: Samples) -> Self {
+        Self { counts: counts.into(), sum: sum_s }
+    }
+}
+
+/// Returns the ages of publications per label of a transport.
+fn written(shards: &[&SocketMetrics]) -> Vec<([(&'static str, &'static str); 1], Histogram)> {
+    let mut labels: Vec<&str> = Transport::ALL.map(Transport::metric_label).into();
+    labels.dedup();
+    let of_label = |label: &'static str| {
+        let transports = Transport::ALL.into_iter().filter(move |transport| transport.metric_label() == label);
+        let samples = transports.flat_map(|one| shards.iter().map(move |shard| shard.publish_to_write(one).samples()));
+        ([("transport", label)], Samples::sum(samples).into())
+    };
+    labels.into_iter().map(of_label).collect()
 }
 
 /// Returns one sample per label. Transports with the same label share a sample.

@@ -24,7 +24,8 @@ use serde::Deserialize;
 
 use crate::{
     hooks, log,
-    metrics::{Exposition, ShardMetrics},
+    metrics::{Exposition, NodeMetrics},
+    process,
     tls::acme,
     turn,
 };
@@ -85,7 +86,7 @@ pub struct Site {
     pub shards: usize,
     pub engine_name: String,
     pub engine: Arc<dyn Engine>,
-    pub metrics: Vec<ShardMetrics>,
+    pub metrics: NodeMetrics,
     pub limits: Arc<Limits>,
     pub ready: Arc<AtomicBool>,
     /// True if `/metrics` needs no token.
@@ -107,11 +108,11 @@ impl Site {
         udp: Option<String>,
         engine_name: String,
         engine: Arc<dyn Engine>,
-        metrics: Vec<ShardMetrics>,
+        metrics: NodeMetrics,
         limits: Arc<Limits>,
         ready: Arc<AtomicBool>,
     ) -> Self {
-        let shards = metrics.len();
+        let shards = metrics.shards.len();
         let (started, public_metrics, assets) = (Instant::now(), true, load());
         Self {
             started,
@@ -146,7 +147,7 @@ impl Site {
     /// Returns whether the node accepts new readers, with details for operators.
     pub fn readiness(&self) -> Response {
         let (ready, engine_up) = (self.ready.load(Relaxed), self.engine.is_up());
-        let readers: usize = self.metrics.iter().map(|shard| shard.sockets.open_readers()).sum();
+        let readers: usize = self.metrics.shards.iter().map(|shard| shard.sockets.open_readers()).sum();
         let mut details = serde_json::json!({
             "ready": ready, "engine_up": engine_up, "readers": readers, "uptime_s": self.started.elapsed().as_secs(),
         });
@@ -160,7 +161,8 @@ impl Site {
     pub fn metrics(&self) -> Response {
         let (channels, bytes) = self.engine.size();
         let mut out = Exposition::default();
-        out.shards(&self.metrics, bytes);
+        out.node(&self.metrics, bytes);
+        process::render(&mut out);
         let mut gauge = |name: &str, help: &str, value: u64| out.value(name, MetricKind::Gauge, help, value);
         gauge("millrace_engine_channels", "Channels with history.", channels as u64);
         gauge("millrace_uptime_seconds", "Seconds since the start.", self.started.elapsed().as_secs());

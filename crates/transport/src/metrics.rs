@@ -1,6 +1,9 @@
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::{
+    sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
-use millrace_node::{Family, MetricKind, metrics::Value};
+use millrace_node::{Family, Histogram, MetricKind, metrics::Value};
 use millrace_protocol::Transport;
 
 /// Counters of the sockets of one shard. Only the shard's own thread writes them; any thread may read them.
@@ -10,6 +13,9 @@ pub struct SocketMetrics {
     pub sent_bytes: AtomicU64,
     pub received_bytes: AtomicU64,
     pub writes: AtomicU64,
+    /// Messages on WebSockets and data channels.
+    pub messages: AtomicU64,
+    pub pings: AtomicU64,
     pub http_requests: AtomicU64,
     pub http_errors: AtomicU64,
     pub udp_received: AtomicU64,
@@ -28,6 +34,7 @@ pub struct SocketMetrics {
     pub memory_connections: AtomicU64,
     open: [AtomicI64; Transport::ALL.len()],
     total: [AtomicU64; Transport::ALL.len()],
+    publish_to_write: [Histogram; Transport::ALL.len()],
 }
 
 impl SocketMetrics {
@@ -47,6 +54,22 @@ impl SocketMetrics {
     /// Returns the number of readers ever opened on this transport.
     pub fn total(&self, transport: Transport) -> u64 {
         self.total[transport as usize].load(Relaxed)
+    }
+
+    /// Counts writes of a turn to readers on this transport. `age` is the time since the oldest publication of the turn
+    /// was accepted.
+    pub fn written(&self, transport: Transport, age: Duration, writes: u64) {
+        self.publish_to_write[transport as usize].add(age, writes);
+    }
+
+    /// Returns the ages of publications when they were written to readers on this transport.
+    pub fn publish_to_write(&self, transport: Transport) -> &Histogram {
+        &self.publish_to_write[transport as usize]
+    }
+
+    /// Returns the number of everything that clients have sent: messages, HTTP requests, and datagrams of devices.
+    pub fn received(&self) -> u64 {
+        [&self.messages, &self.http_requests, &self.udp_received].iter().map(|counter| counter.load(Relaxed)).sum()
     }
 
     /// Returns the number of open readers on all transports.

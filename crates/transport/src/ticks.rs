@@ -23,12 +23,16 @@ impl Ticks {
         Ok(Self(unsafe { AsyncFd::register(timer) }?))
     }
 
-    /// Waits for the next tick. Missed ticks are merged into one.
+    /// Waits for the next tick. Missed ticks are merged into one. Returns the number of ticks that it stands for.
     ///
     /// Errors: the runtime is shutting down.
-    pub async fn next(&self) -> io::Result<()> {
-        let read = |timer: &OwnedFd| Ok(rustix::io::read(timer, &mut [0; 8])?);
-        self.0.async_io(tokio::io::Interest::READABLE, read).await.map(drop)
+    pub async fn next(&self) -> io::Result<u64> {
+        let read = |timer: &OwnedFd| {
+            let mut ticks = [0; 8];
+            rustix::io::read(timer, &mut ticks)?;
+            Ok(u64::from_ne_bytes(ticks))
+        };
+        self.0.async_io(tokio::io::Interest::READABLE, read).await
     }
 }
 

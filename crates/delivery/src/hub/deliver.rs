@@ -18,12 +18,19 @@ impl Hub {
     /// Appends a publication to the logs of its channel. Nothing is written before [`Hub::flush`].
     ///
     /// Known offsets are ignored. After a jump in offsets or a new epoch, readers fetch the missing publications
-    /// from history. `key` is the key of the last [`Output::Interest`], if the caller has it.
+    /// from history. `key` is the key of the last [`Output::Interest`], if the caller has it. Returns the number of
+    /// readers that get the publication, now or when they have caught up; polls do not count.
     ///
     /// [`Output::Interest`]: super::Output::Interest
-    pub fn deliver(&mut self, name: &ChannelName, key: Option<ChannelKey>, epoch: Epoch, publication: &Publication) {
+    pub fn deliver(
+        &mut self,
+        name: &ChannelName,
+        key: Option<ChannelKey>,
+        epoch: Epoch,
+        publication: &Publication,
+    ) -> usize {
         let before = Position { epoch, offset: publication.offset - 1 };
-        let Some(key) = self.find(name, key, before) else { return };
+        let Some(key) = self.find(name, key, before) else { return 0 };
         let head = self.channels[key as usize].head;
         let is_known = head.is_some_and(|head| head.epoch == epoch && head.offset > before.offset);
         if !is_known && head != Some(before) {
@@ -32,17 +39,20 @@ impl Hub {
         if !std::mem::replace(&mut self.channels[key as usize].heard, true) {
             self.attach_patterns(key, before, |_, _| true);
             if !self.channels.contains(key as usize) {
-                return;
+                return 0;
             }
         }
+        let mut readers = 0;
         if !is_known {
             let Hub { config, channels, pool, .. } = &mut *self;
             let channel = &mut channels[key as usize];
             channel.head = Some(Position { epoch, offset: publication.offset });
             for Group { encoding, log, live, recovering, .. } in &mut channel.groups {
-                if live.is_empty() && recovering.is_empty() {
+                let of_group = live.len() + recovering.len();
+                if of_group == 0 {
                     log.restart(publication.offset + 1, pool);
                 } else {
+                    readers += of_group;
                     let encode = |out: &mut Vec<u8>| encoding.encode(out, name, epoch, publication);
                     log.append(&publication.key, config.log_bytes_max, pool, encode);
                 }
@@ -51,6 +61,7 @@ impl Hub {
         }
         // A page may have advanced the head before the publication arrived, but a page does not wake waiters.
         self.wake_waiters(key);
+        readers
     }
 
     /// Prefetches a channel to which a publication is about to be delivered.

@@ -17,7 +17,14 @@ use millrace_transport::{
 };
 
 use super::bind::{Sockets, urls};
-use crate::{Config, auth::Auth, metrics::ShardMetrics, pages::Site, secure, tls::Tls};
+use crate::{
+    Config,
+    auth::Auth,
+    metrics::{NodeMetrics, ShardMetrics},
+    pages::Site,
+    secure,
+    tls::Tls,
+};
 
 /// State that the threads of the server share.
 pub struct Services {
@@ -39,7 +46,7 @@ pub struct Services {
 /// Errors: an engine that cannot be opened, or an unreadable file of keys or certificates.
 pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<Limits>) -> anyhow::Result<Services> {
     let shards = sockets.listeners.len();
-    let router = Arc::new(Router::new(shards));
+    let router = Arc::new(Router::with_namespaces(shards, config.namespaces.keys().map(String::as_str)));
     let engine = millrace_engine::open(&config.engine.url, config.engine(), router.clone(), unix_ms)
         .context("the engine (`engine.url`) cannot be opened")?;
     let metrics: Vec<ShardMetrics> = (0..shards).map(|_| ShardMetrics::default()).collect();
@@ -47,7 +54,8 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
     let name = millrace_engine::shown_url(&config.engine.url);
     let urls = urls(if tls.is_some() { "https" } else { "http" }, sockets.address);
     let udp = sockets.udp.as_ref().map(|socket| socket.local_addr()).transpose()?.map(|address| address.to_string());
-    let mut site = Site::new(urls, udp, name, engine.clone(), metrics.clone(), limits.clone(), ready.clone());
+    let shown = NodeMetrics { shards: metrics.clone(), router: router.clone() };
+    let mut site = Site::new(urls, udp, name, engine.clone(), shown, limits.clone(), ready.clone());
     site.public_metrics = config.server.public_metrics || secure::is_open(config);
     site.ca = crate::tls::given_out(&config.tls)?;
     site.acme = tls.and_then(Tls::acme);

@@ -14,7 +14,7 @@ use std::{
 };
 
 use millrace_engine::{Answer, ChannelSlot};
-use millrace_node::{Metrics, Shard, Sockets};
+use millrace_node::{Metrics, NamespaceId, Shard, Sockets, namespaces::NamespaceCounters};
 use millrace_protocol::{ChannelName, Code, Error, Holder, NewPublication, Permission, Position};
 
 use super::{
@@ -28,8 +28,9 @@ use super::{
 pub struct PublishTarget {
     channel: ChannelName,
     holder: Holder,
-    /// True if the client publishes repeatedly. Then `slot` is the slot of the channel in the engine.
-    is_repeated: bool,
+    /// Namespace of the channel, if the client publishes repeatedly. Then `slot` is the slot of the channel in the
+    /// engine.
+    repeated: Option<NamespaceId>,
     slot: ChannelSlot,
 }
 
@@ -84,23 +85,28 @@ impl Caller {
     /// Errors: those of [`Caller::may`].
     pub fn may_publish(&self, channel: ChannelName) -> Result<PublishTarget, Error> {
         self.may(Permission::Publish, &channel)?;
-        Ok(PublishTarget { channel, holder: self.holder, is_repeated: false, slot: ChannelSlot::default() })
+        Ok(PublishTarget { channel, holder: self.holder, repeated: None, slot: ChannelSlot::default() })
     }
 }
 
 impl PublishTarget {
     /// Returns the target for a client that publishes repeatedly. The engine finds the channel faster then.
-    pub fn repeated(self) -> Self {
-        Self { is_repeated: true, ..self }
+    pub fn repeated<S: Sockets>(self, shard: &Shard<S>) -> Self {
+        Self { repeated: Some(shard.namespace(&self.channel)), ..self }
     }
 
     /// Target on a channel of the server itself, such as `fleet`: a copy of what the client was permitted to publish.
     pub fn copy_to(&self, channel: ChannelName) -> Self {
-        Self { channel, is_repeated: false, slot: ChannelSlot::default(), ..*self }
+        Self { channel, repeated: None, slot: ChannelSlot::default(), ..*self }
     }
 
     pub fn channel(&self) -> &ChannelName {
         &self.channel
+    }
+
+    /// Returns the counters of the channel's namespace.
+    fn counters<'s, S: Sockets>(&self, shard: &'s Shard<S>) -> &'s NamespaceCounters {
+        shard.counters(self.repeated.unwrap_or_else(|| shard.namespace(&self.channel)))
     }
 
     /// Returns the slot of the channel in the engine, if it is known.
@@ -122,7 +128,7 @@ pub fn publish<'a, S: Sockets>(
 ) -> Publishing<'a> {
     let bytes = publication.data.len();
     if let Err(error) = check_size(bytes_max, bytes).and_then(|()| publisher.take_quota(bytes)) {
-        return Publishing::Decided(Answer::now(Err(error)));
+        return Publishing::Decided(Answer::now(Err(refused(shard, target, error))));
     }
     let hooks = publisher.admission().and_then(|admission| admission.hooks(Hook::Publish, target.channel.as_str()));
     match hooks.cloned() {
@@ -142,8 +148,9 @@ async fn ask_and_append<S: Sockets>(
     publication: NewPublication,
     hooks: Arc<dyn Hooks>,
 ) -> Result<Position, Error> {
-    let publication = hooks.publish(publisher.client(), target.channel.clone(), publication).await?;
-    check_size(bytes_max, publication.data.len())?;
+    let asked = hooks.publish(publisher.client(), target.channel.clone(), publication).await;
+    let checked = asked.and_then(|publication| check_size(bytes_max, publication.data.len()).map(|()| publication));
+    let publication = checked.map_err(|error| refused(shard, target, error))?;
     append(shard, publisher, target, publication).await
 }
 
@@ -156,13 +163,25 @@ fn append<S: Sockets>(
     if shard.is_congested(&target.channel) && publisher.meet_congestion() == Congestion::Refuse {
         Metrics::add(&shard.metrics.publications_refused, 1);
         let detail = "publications arrive faster than the readers of this channel are served; try again";
-        return Answer::now(Err(Error::new(Code::Congested, detail)));
+        return Answer::now(Err(refused(shard, target, Error::new(Code::Congested, detail))));
     }
     let publication = publication.held_by(target.holder);
-    match target.is_repeated {
+    let counters = target.counters(shard);
+    let answer = match target.repeated.is_some() {
         true => shard.append_at(&mut target.slot, &mut target.channel, publication),
         false => shard.append(&target.channel, publication),
+    };
+    match &answer {
+        Answer::Now(Some(Err(_))) => Metrics::add(&counters.refused, 1),
+        _ => Metrics::add(&counters.publications, 1),
     }
+    answer
+}
+
+/// Counts a refused publication, and returns the error.
+fn refused<S: Sockets>(shard: &Shard<S>, target: &PublishTarget, error: Error) -> Error {
+    Metrics::add(&target.counters(shard).refused, 1);
+    error
 }
 
 fn check_size(bytes_max: usize, bytes: usize) -> Result<(), Error> {

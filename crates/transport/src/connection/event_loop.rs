@@ -114,19 +114,20 @@ impl EventLoop {
         let source = unsafe { AsyncFd::register(Source(self.epoll.clone())) }?;
         let mut events = Vec::with_capacity(EVENTS);
         let mut queue = VecDeque::with_capacity(EVENTS);
-        let mailbox = self.shard.mailbox();
         loop {
             let mut ready = poll_fn(|cx| source.poll_read_ready(cx)).await?;
             // The runtime and the sockets are edge-triggered. After all ready events have been taken, a later event
             // is a new edge.
             let mut emptied = false;
+            // End of the last turn, which saves a read of the clock.
+            let mut now = None;
             for _ in 0..TURNS {
                 emptied = self.take_events(&mut events)?;
                 if events.is_empty() {
                     break;
                 }
                 self.expect(&events);
-                mailbox.attend();
+                self.shard.attend(now);
                 queue.extend(events.drain(..));
                 let mut handled = 0;
                 while let Some(event) = queue.pop_front() {
@@ -136,9 +137,9 @@ impl EventLoop {
                         // Connections that send much must not delay the others.
                         self.read_bytes.set(0);
                         self.shard.turn();
-                        mailbox.leave();
+                        self.shard.leave();
                         tokio::task::yield_now().await;
-                        mailbox.attend();
+                        self.shard.attend(None);
                         if handled < EVENTS {
                             emptied &= self.queue_new_events(&mut queue, &mut events, handler)?;
                         }
@@ -146,8 +147,8 @@ impl EventLoop {
                 }
                 self.read_bytes.set(0);
                 // Everything published in this turn is sent with one write per reader.
-                self.shard.turn();
-                mailbox.leave();
+                now = Some(self.shard.turn());
+                self.shard.leave();
                 // After several events, more have probably arrived. Calling epoll again is cheaper than a round
                 // through the runtime.
                 if emptied && handled == 1 {

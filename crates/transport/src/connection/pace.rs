@@ -4,6 +4,7 @@
 use std::{rc::Rc, time::Duration};
 
 use millrace_delivery::ConnId;
+use millrace_node::Metrics;
 use millrace_protocol::{
     Error,
     websocket::{self, CloseFrame},
@@ -124,6 +125,7 @@ impl EventLoop {
 
     /// Counts messages that have been read. If the client sends too fast, the connection is not read for a while.
     pub(crate) fn pace(self: &Rc<Self>, id: ConnId, messages: u64) {
+        Metrics::add(&self.shard().socket_metrics.messages, messages);
         if messages > 0 && self.admission().limits.counts_incoming() {
             let mut sockets = self.shard().sockets();
             let wait = sockets.member(id).map_or(Duration::ZERO, |member| member.owe_messages(messages));

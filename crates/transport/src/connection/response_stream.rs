@@ -18,8 +18,10 @@ use crate::{Shard, admission::limits::ReaderSlot};
 /// Maximum bytes buffered in the body of a stream. When the buffer is full, the connection is blocked.
 const PIPE_BYTES_MAX: usize = 16 * 1024;
 
-#[derive(Default)]
-struct Pipe(RefCell<State>);
+struct Pipe {
+    state: RefCell<State>,
+    transport: Transport,
+}
 
 #[derive(Default)]
 struct State {
@@ -31,7 +33,7 @@ struct State {
 
 impl VirtualConnection for Pipe {
     fn write(&self, bytes: &[u8]) -> usize {
-        let mut state = self.0.borrow_mut();
+        let mut state = self.state.borrow_mut();
         let taken = bytes.len().min(PIPE_BYTES_MAX.saturating_sub(state.bytes.len()));
         state.bytes.extend_from_slice(&bytes[..taken]);
         state.blocked |= taken < bytes.len();
@@ -40,13 +42,17 @@ impl VirtualConnection for Pipe {
     }
 
     fn close(&self) {
-        let mut state = self.0.borrow_mut();
+        let mut state = self.state.borrow_mut();
         state.closed = true;
         state.wake();
     }
 
     fn bytes(&self) -> usize {
-        self.0.borrow().bytes.capacity()
+        self.state.borrow().bytes.capacity()
+    }
+
+    fn carrier(&self) -> Option<Transport> {
+        Some(self.transport)
     }
 }
 
@@ -63,17 +69,16 @@ pub struct PipeBody {
     pipe: Rc<Pipe>,
     shard: Rc<Shard>,
     conn: ConnId,
-    transport: Transport,
     _reader_slot: Option<ReaderSlot>,
 }
 
 impl PipeBody {
     /// Registers the endpoint of a connection. Dropping the body removes the connection.
     pub(crate) fn new(shard: &Rc<Shard>, conn: ConnId, transport: Transport, reader_slot: Option<ReaderSlot>) -> Self {
-        let pipe = Rc::<Pipe>::default();
+        let pipe = Rc::new(Pipe { state: RefCell::default(), transport });
         shard.sockets().add_virtual(conn, pipe.clone(), None);
         shard.socket_metrics.opened(transport, 1);
-        Self { pipe, shard: shard.clone(), conn, transport, _reader_slot: reader_slot }
+        Self { pipe, shard: shard.clone(), conn, _reader_slot: reader_slot }
     }
 }
 
@@ -83,7 +88,7 @@ impl http_body::Body for PipeBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let (bytes, blocked) = {
-            let mut pipe = self.pipe.0.borrow_mut();
+            let mut pipe = self.pipe.state.borrow_mut();
             if pipe.bytes.is_empty() {
                 if pipe.closed {
                     return Poll::Ready(None);
@@ -102,7 +107,7 @@ impl http_body::Body for PipeBody {
 
 impl Drop for PipeBody {
     fn drop(&mut self) {
-        self.shard.socket_metrics.opened(self.transport, -1);
+        self.shard.socket_metrics.opened(self.pipe.transport, -1);
         self.shard.with(|hub, sockets| {
             hub.disconnect(self.conn);
             sockets.remove(self.conn);

@@ -36,6 +36,8 @@ pub struct Sockets {
     /// Quotas in use by each connection. They are stored separately because they are seldom needed.
     members: Vec<Option<ConnectionQuotas>>,
     metrics: Arc<SocketMetrics>,
+    /// Writes since the begin of the turn, by transport.
+    turn_writes: [u32; Transport::ALL.len()],
 }
 
 /// An endpoint fits into one cache line. Each message touches the endpoints of its publisher and its reader, which
@@ -75,8 +77,8 @@ impl Sockets {
     /// Creates the connections of a shard. Errors: the kernel cannot create an epoll descriptor.
     pub fn new(metrics: Arc<SocketMetrics>) -> io::Result<Self> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let (endpoints, grants, calls, members) = Default::default();
-        Ok(Self { epoll, endpoints, grants, calls, members, metrics })
+        let (endpoints, grants, calls, members, turn_writes) = Default::default();
+        Ok(Self { epoll, endpoints, grants, calls, members, metrics, turn_writes })
     }
 
     pub(crate) fn epoll(&self) -> Rc<OwnedFd> {
@@ -343,15 +345,18 @@ impl Sockets {
 
 impl Wire for Sockets {
     fn write(&mut self, conn: ConnId, bytes: &[u8]) -> usize {
-        let taken = match self.endpoints.get_mut(conn.slot as usize) {
+        let (taken, transport) = match self.endpoints.get_mut(conn.slot as usize) {
             Some(Some(Endpoint::Socket(socket))) if socket.generation == conn.generation => {
-                socket.write(conn, bytes, &self.epoll)
+                (socket.write(conn, bytes, &self.epoll), socket.protocol.transport())
             }
             Some(Some(Endpoint::Virtual(endpoint))) if endpoint.generation == conn.generation => {
-                endpoint.connection.write(bytes)
+                (endpoint.connection.write(bytes), endpoint.connection.carrier())
             }
             _ => return bytes.len(),
         };
+        if let Some(transport) = transport.filter(|_| taken > 0) {
+            self.turn_writes[transport as usize] += 1;
+        }
         Metrics::add(&self.metrics.writes, 1);
         Metrics::add(&self.metrics.sent_bytes, taken as u64);
         taken
@@ -369,6 +374,19 @@ impl millrace_node::Sockets for Sockets {
 
     fn metrics(&self) -> Arc<SocketMetrics> {
         self.metrics.clone()
+    }
+
+    fn begin_turn(&mut self) {
+        // Writes before the turn are replies and pages of history.
+        self.turn_writes = Default::default();
+    }
+
+    fn end_turn(&mut self, age: Duration) {
+        for (transport, writes) in Transport::ALL.into_iter().zip(std::mem::take(&mut self.turn_writes)) {
+            if writes > 0 {
+                self.metrics.written(transport, age, writes.into());
+            }
+        }
     }
 
     fn close(&mut self, conn: ConnId) {

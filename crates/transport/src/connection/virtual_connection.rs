@@ -20,6 +20,11 @@ pub trait VirtualConnection {
         None
     }
 
+    /// Returns the transport that carries the bytes of this connection.
+    fn carrier(&self) -> Option<Transport> {
+        self.transport()
+    }
+
     /// Returns true if the connection receives the commands of a session.
     fn takes_commands(&self) -> bool {
         false

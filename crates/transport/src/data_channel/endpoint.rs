@@ -27,6 +27,10 @@ impl VirtualConnection for DataChannel {
         (self.lane == Lane::Session).then_some(Transport::DataChannel)
     }
 
+    fn carrier(&self) -> Option<Transport> {
+        Some(Transport::DataChannel)
+    }
+
     fn takes_commands(&self) -> bool {
         self.lane == Lane::Session
     }

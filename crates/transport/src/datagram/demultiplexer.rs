@@ -92,8 +92,7 @@ impl Demultiplexer {
     /// Runs one turn: receives datagrams, handles timeouts, then sends.
     fn turn(&self, protocols: &[Rc<dyn DatagramProtocol>], shard: Option<&Rc<Shard>>) {
         let handle_events = || protocols.iter().for_each(|protocol| protocol.handle_events());
-        let mailbox = shard.map(|shard| shard.mailbox());
-        mailbox.iter().for_each(|mailbox| mailbox.attend());
+        shard.iter().for_each(|shard| shard.attend(None));
         let mut taken = 0;
         loop {
             let received = self.receive();
@@ -106,8 +105,10 @@ impl Demultiplexer {
         let now = Instant::now();
         protocols.iter().for_each(|protocol| protocol.handle_timeouts(now));
         handle_events();
-        shard.iter().for_each(|shard| shard.turn());
-        mailbox.iter().for_each(|mailbox| mailbox.leave());
+        shard.iter().for_each(|shard| {
+            shard.turn();
+            shard.leave();
+        });
         let receive_all = || while self.receive() == BATCH {};
         protocols.iter().for_each(|protocol| protocol.flush(&receive_all));
         self.sender.flush();

@@ -20,8 +20,8 @@ use std::{
 
 use bytes::BytesMut;
 use millrace_delivery::{ConnId, WaiterId};
-use millrace_node::Metrics;
-use millrace_protocol::{Encoding, Error};
+use millrace_node::{Metrics, Woken};
+use millrace_protocol::{Encoding, Error, Transport};
 use tokio::{net::TcpStream, task::spawn_local, time::Instant};
 
 use super::{Server, serve_http1};
@@ -86,8 +86,8 @@ impl Server {
     /// Answers the polls that a publication has woken, until the task is dropped.
     pub(crate) async fn answer_woken(self: Rc<Self>) {
         loop {
-            for id in self.shard().woken().await {
-                self.woken(id);
+            for woken in self.shard().woken().await {
+                self.woken(woken);
             }
             // Answer one round of polls, then let the connections be read.
             tokio::task::yield_now().await;
@@ -218,7 +218,7 @@ impl Server {
     }
 
     /// Handles a publication for the poll of this connection.
-    fn woken(self: &Rc<Self>, id: ConnId) {
+    fn woken(self: &Rc<Self>, Woken { conn: id, since }: Woken) {
         let Some(mut poll) = self.take_poll(id) else {
             if let Some(http) = self.shard().sockets().http(id) {
                 http.was_woken = matches!(http.state, Http1State::Answering);
@@ -228,7 +228,12 @@ impl Server {
         let this = self.clone();
         self.start(id, async move {
             match poll.look_again(this.shard(), this.admission()).await {
-                Ok(Some(response)) => this.answer(id, response),
+                Ok(Some(response)) => {
+                    this.answer(id, response);
+                    if let Some(since) = since {
+                        this.shard().socket_metrics.written(Transport::LongPolling, since.elapsed(), 1);
+                    }
+                }
                 Ok(None) => this.wait(id, poll).await,
                 Err(error) => this.refuse(id, &error),
             }

@@ -31,6 +31,7 @@ use tokio::{
 
 mod drain;
 mod keep_alive;
+mod load_meter;
 mod memory_meter;
 mod refusals;
 mod udp;
@@ -168,6 +169,8 @@ pub async fn serve(
         tasks.extend(open_port(&context, &event_loop, port)?);
     }
     tasks.push(spawn_local(tick(context.clone(), Ticks::every(Duration::from_secs(1))?)));
+    let (measuring, began) = (Ticks::every(load_meter::INTERVAL)?, std::time::Instant::now());
+    tasks.push(spawn_local(load_meter::run(context.shard.metrics.clone(), measuring, began)));
     tasks.push(spawn_local(connection::end_revoked(context.shard.clone(), context.admission.access.clone())));
     let protocols = Protocols(server);
     // The event loop is polled in this task and first, because it is woken more often than any other task.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use millrace_delivery::{ConnId, Hub, PageLimit};
-use millrace_node::Start;
+use millrace_node::{Metrics, Start};
 use millrace_protocol::{
     Code, Error, Permission,
     encoding::Envelope,
@@ -185,7 +185,10 @@ async fn execute(
     let ok = |value: Value| Ok(Some(encode_reply(command_id, &Ok(value))));
     let caller = || shard.sockets().grants.caller(id).cloned();
     match command {
-        Command::Ping => ok(json!({ "time": now_ms })),
+        Command::Ping => {
+            Metrics::add(&shard.socket_metrics.pings, 1);
+            ok(json!({ "time": now_ms }))
+        }
         Command::Presence { channel } => {
             shard.sockets().grants.may(id, Permission::Presence, &channel)?;
             ok(json!({ "count": shard.engine.presence(&channel).await? }))

@@ -12,10 +12,10 @@ use http::{StatusCode, request::Parts};
 use hyper::body::Incoming;
 use millrace_delivery::Hub;
 use millrace_engine::MemoryEngine;
-use millrace_node::{Router, Shard};
+use millrace_node::{Metrics, Router, Shard};
 use millrace_protocol::{Epoch, ticket::TicketKey};
 use millrace_transport::{
-    Admission, Config, Context, Limits, Listener, Pages, Routes, RtcConfig, RtcPort, ShardPort, Sockets,
+    Admission, Config, Context, Limits, Listener, Pages, Routes, RtcConfig, RtcPort, ShardPort, SocketMetrics, Sockets,
     access::{Access, AllowAll},
     datagram::{DatagramProtocol, Verdict},
     http::{Response, text},
@@ -69,7 +69,7 @@ impl DatagramProtocol for DummyProtocol {
     fn handle_timeouts(&self, _: Instant) {}
 }
 
-struct NoPages;
+pub struct NoPages;
 
 impl Pages for NoPages {
     fn answer(&self, _: &Parts) -> Option<Response> {
@@ -77,22 +77,28 @@ impl Pages for NoPages {
     }
 }
 
-/// Serves one shard with the dummy until `stop` is dropped.
-fn serve_shard(listener: Listener, port: RtcPort, dummy: Dummy, stop: oneshot::Receiver<()>) {
+/// Serves one shard with added routes until `stop` is dropped.
+pub fn serve_shard(
+    listener: Listener,
+    port: Option<RtcPort>,
+    routes: impl Routes + 'static,
+    (delivery, sockets): (Arc<Metrics>, Arc<SocketMetrics>),
+    stop: oneshot::Receiver<()>,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async move {
         let (config, router) = (Config::default(), Arc::new(Router::new(1)));
         let engine = Arc::new(MemoryEngine::new(Default::default(), Epoch(1), router.clone(), || 1));
-        let sockets = Sockets::new(Default::default()).unwrap();
-        let shard = Shard::new(0, router, engine, Hub::new(config.hub()), sockets, Default::default());
+        let sockets = Sockets::new(sockets).unwrap();
+        let shard = Shard::new(0, router, engine, Hub::new(config.hub()), sockets, delivery);
         let (_never, draining) = watch::channel(None);
         let tickets = Arc::new(TicketKey::new(b"secret"));
         let access = Arc::new(Access::from(AllowAll::default()));
         let limits = Limits::new(&config, 1024);
         let context =
             Context::new(shard, Admission::new(config, draining, tickets, access, limits, None), Arc::new(NoPages));
-        context.add_routes(Rc::new(dummy));
-        serve(context, listener, None, Some(port), async move { drop(stop.await) }).await.unwrap();
+        context.add_routes(Rc::new(routes));
+        serve(context, listener, None, port, async move { drop(stop.await) }).await.unwrap();
     });
 }
 
@@ -104,7 +110,9 @@ async fn added_routes_get_requests_and_datagrams() {
     let rtc = RtcPort::bind(&RtcConfig::default(), loopback, 1, &[]).unwrap().remove(0);
     let ((port, address), (datagrams, received)) = (mpsc::channel(), mpsc::channel());
     let (stop, stopped) = oneshot::channel();
-    let thread = std::thread::spawn(move || serve_shard(listener, rtc, Dummy { port, datagrams }, stopped));
+    let thread = std::thread::spawn(move || {
+        serve_shard(listener, Some(rtc), Dummy { port, datagrams }, Default::default(), stopped)
+    });
     let address = address.recv_timeout(BOUND).unwrap();
     assert_eq!(server.get("/dummy").await.text(), "dummy");
     assert_eq!(server.get("/other").await.status, 404);

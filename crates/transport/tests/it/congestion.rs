@@ -89,7 +89,7 @@ impl Half {
             ChannelEvent::Published(_, publication) => Some(publication.offset),
             ChannelEvent::Moved(_) => None,
         };
-        self.router.mailbox(1).take(Vec::new()).iter().filter_map(published).collect()
+        self.router.mailbox(1).take(Vec::new()).0.iter().filter_map(published).collect()
     }
 
     /// Waits until a pause has expired once, then serves the second shard until it has received everything up to

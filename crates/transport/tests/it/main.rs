@@ -24,6 +24,7 @@ mod layers;
 mod life;
 mod limits;
 mod many;
+mod measured;
 mod openapi;
 mod ranges;
 mod server;

@@ -5,6 +5,7 @@ use std::{os::fd::OwnedFd, rc::Rc};
 use bytes::Bytes;
 use millrace_delivery::ConnId;
 use millrace_engine::Answer;
+use millrace_node::Metrics;
 use millrace_protocol::{
     Code, Kind, NewPublication,
     session::encode_reply,
@@ -48,7 +49,7 @@ pub async fn adopt(
     let protocol = match (&request, session) {
         (Some(request), false) => {
             let target = caller.may_publish(request.channels[0].0.clone()).ok();
-            ConnectionProtocol::Bare { target: target.map(PublishTarget::repeated) }
+            ConnectionProtocol::Bare { target: target.map(|target| target.repeated(shard)) }
         }
         _ => ConnectionProtocol::Session,
     };
@@ -185,6 +186,7 @@ fn handle_message(
             return false;
         }
         (Message::Ping(payload), _) => {
+            Metrics::add(&event_loop.shard().socket_metrics.pings, 1);
             websocket::encode(&mut event_loop.pongs.borrow_mut(), websocket::PONG, payload);
         }
         (Message::Pong, _) => {}
