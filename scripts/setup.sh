@@ -26,6 +26,8 @@ services=()
 for service in haproxy redis-server nats-server; do
     PATH=$PATH:/usr/sbin command -v "$service" >/dev/null || services+=("$service")
 done
+# Prometheus checks the alerts and the queries of the dashboards.
+command -v promtool >/dev/null || services+=(prometheus)
 # coturn's client and echo peer test our relay; coturn's server is not started.
 command -v turnutils_uclient >/dev/null || services+=(coturn)
 missing+=("${services[@]}")

@@ -14,6 +14,7 @@ mod lab;
 mod link_page;
 mod memory;
 mod metrics;
+mod monitoring;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod quiet;
