@@ -159,7 +159,7 @@ impl Exposition {
         );
         self.histogram(
             "millrace_loop_lag_seconds",
-            "Delay of a timer of the shard, measured ten times per second. A ready connection waits about as long.",
+            "Delay of a timer of the shard, measured once per second. A ready connection waits about as long.",
             &bounds,
             of_shards(|shard| shard.delivery.loop_lag.samples()),
         );
@@ -256,7 +256,7 @@ const SHARD_FAMILIES: &[FamilyPer<ShardMetrics, f64>] = &[
     (
         "millrace_shard_cpu_seconds_total",
         MetricKind::Counter,
-        "CPU time of the shard's thread, measured ten times per second.",
+        "CPU time of the shard's thread, measured once per second.",
         |shard| shard.delivery.cpu_ns.load(Relaxed) as f64 / 1e9,
     ),
 ];

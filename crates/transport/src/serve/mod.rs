@@ -168,9 +168,7 @@ pub async fn serve(
     if let Some(port) = rtc {
         tasks.extend(open_port(&context, &event_loop, port)?);
     }
-    tasks.push(spawn_local(tick(context.clone(), Ticks::every(Duration::from_secs(1))?)));
-    let (measuring, began) = (Ticks::every(load_meter::INTERVAL)?, std::time::Instant::now());
-    tasks.push(spawn_local(load_meter::run(context.shard.metrics.clone(), measuring, began)));
+    tasks.push(spawn_local(tick(context.clone(), Ticks::every(load_meter::INTERVAL)?, std::time::Instant::now())));
     tasks.push(spawn_local(connection::end_revoked(context.shard.clone(), context.admission.access.clone())));
     let protocols = Protocols(server);
     // The event loop is polled in this task and first, because it is woken more often than any other task.
@@ -250,12 +248,13 @@ async fn accept(server: Rc<Server>, listener: TcpListener, tls: Option<Rc<tls::A
 }
 
 /// Once per second: sends heartbeats, closes dead connections, and updates the metrics that are too expensive to
-/// keep current.
-async fn tick(context: Rc<Context>, every_second: Ticks) {
+/// keep current. The first tick is due at `due`.
+async fn tick(context: Rc<Context>, every_second: Ticks, mut due: std::time::Instant) {
     let started = tokio::time::Instant::now();
     let mut census = MemoryMeter::default();
-    while every_second.next().await.is_ok() {
+    while let Ok(merged) = every_second.next().await {
         let shard = &context.shard;
+        due = load_meter::measure(&shard.metrics, due, merged);
         shard.with(|hub, sockets| hub.tick(started.elapsed().as_secs() as u32, sockets));
         connection::end_expired(shard);
         context.routes().iter().for_each(|routes| routes.tick());
