@@ -11,6 +11,7 @@ mod answer;
 mod config;
 mod deliver;
 mod engine;
+pub mod hand_over;
 mod log_rate_limit;
 mod memory;
 mod mirror;
@@ -37,6 +38,8 @@ pub use sqlite::SqliteEngine;
 use std::{path::Path, sync::Arc};
 
 use millrace_protocol::Epoch;
+
+use hand_over::Inherited;
 
 /// Names of all engines, as `--engine` accepts them. Each has a variant of [`EngineUrl`].
 pub const ENGINES: &[&str] = &["memory", "sqlite", "redis", "nats"];
@@ -94,6 +97,19 @@ pub fn open<D: Deliver>(
     deliver: Arc<D>,
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<Arc<dyn Engine>, OpenError> {
+    open_with(url, config, deliver, clock, None)
+}
+
+/// Opens an engine like [`open`]. With `inherited`, it continues the engine of an old process.
+///
+/// Errors: those of [`open`], and malformed contents.
+pub fn open_with<D: Deliver>(
+    url: &str,
+    config: Config,
+    deliver: Arc<D>,
+    clock: impl Fn() -> u64 + Send + Sync + 'static,
+    inherited: Option<Inherited>,
+) -> Result<Arc<dyn Engine>, OpenError> {
     let parsed = EngineUrl::parse(url)?;
     Ok(match parsed {
         EngineUrl::Memory => {
@@ -102,7 +118,13 @@ pub fn open<D: Deliver>(
                     "`{setting} = true` requires publications on disk, and the engine `memory` stores none: use sqlite or nats"
                 )));
             }
-            Arc::new(MemoryEngine::new(config, Epoch(getrandom::u32()?), deliver, clock))
+            let epoch = match &inherited {
+                Some(inherited) => inherited.ending.epoch,
+                None => Epoch(getrandom::u32()?),
+            };
+            let engine = MemoryEngine::new(config, epoch, deliver, clock);
+            inherited.map(|inherited| engine.inherit(inherited)).transpose().map_err(OpenError::System)?;
+            Arc::new(engine)
         }
         EngineUrl::Sqlite(path) => Arc::new(SqliteEngine::open(path, config, deliver, clock)?),
         EngineUrl::Redis(parsed) => Arc::new(redis::open(shown_url(url), parsed, config, deliver, clock)?),
