@@ -35,7 +35,11 @@ pub use shares::{HolderCounts, may_take};
 pub use shown_url::shown_url;
 pub use sqlite::SqliteEngine;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use millrace_protocol::Epoch;
 
@@ -76,6 +80,17 @@ impl<'a> EngineUrl<'a> {
             _ => Err(OpenError::Unknown),
         }
     }
+}
+
+/// Returns the name of the engine that a URL names, one of [`ENGINES`]; the URL itself if it names none.
+pub fn engine_name(url: &str) -> &str {
+    let name = url.split(':').next().unwrap_or(url);
+    ENGINES.iter().find(|known| **known == name || name == format!("{known}s")).copied().unwrap_or(name)
+}
+
+/// Returns the time of the system in milliseconds since 1970, for the clock of an engine.
+pub fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Checks the syntax of an engine URL without opening the engine.

@@ -55,7 +55,21 @@ impl Port {
     ///
     /// Errors: the address is in use, or not an address of this machine.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let (datagrams, streams) = framed::bind(address, SOCKET_BYTES)?;
+        let (datagrams, streams) = Self::bind_sockets(address)?;
+        Self::new(datagrams, streams)
+    }
+
+    /// Binds the sockets of [`Port::bind`].
+    ///
+    /// Errors: see there.
+    pub fn bind_sockets(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
+        framed::bind(address, SOCKET_BYTES)
+    }
+
+    /// Creates a port from bound sockets, which do not block.
+    ///
+    /// Errors: a socket has no address.
+    pub fn new(datagrams: UdpSocket, streams: TcpListener) -> io::Result<Self> {
         Ok(Self { address: datagrams.local_addr()?, datagrams, streams })
     }
 
