@@ -14,7 +14,10 @@ use millrace_node::MetricKind;
 use millrace_transport::Limits;
 use ring::hmac;
 use serde::{Deserialize, Serialize};
-use tokio::runtime::{Builder, LocalOptions};
+use tokio::{
+    runtime::{Builder, LocalOptions},
+    sync::watch,
+};
 
 use crate::{
     metrics::Exposition,
@@ -169,7 +172,7 @@ impl Turn {
         own: &[IpAddr],
         tls: Option<&Tls>,
         limits: Arc<Limits>,
-        opener: &mut Opener,
+        (opener, handed_over): (&mut Opener, watch::Receiver<bool>),
         seed: &Seed,
     ) -> anyhow::Result<Self> {
         let turn = &config.turn;
@@ -183,9 +186,11 @@ impl Turn {
             });
         };
         let bind = || Port::bind_sockets(address).map(|(datagrams, streams)| (datagrams, Some(streams)));
-        let port = opener
-            .open_pair("turn", address, true, bind)
-            .and_then(|(datagrams, streams)| Port::new(datagrams, streams.ok_or(io::ErrorKind::NotFound)?));
+        let port = opener.open_pair("turn", address, true, bind).and_then(|(datagrams, streams)| {
+            let mut port = Port::new(datagrams, streams.ok_or(io::ErrorKind::NotFound)?)?;
+            port.relay = Some(opener.open_relay("turn", handed_over)?);
+            Ok(port)
+        });
         let port = port.with_context(|| format!("cannot relay on {address} (`turn.listen`)"))?;
         let address = port.address();
         let advertised: Vec<IpAddr> =

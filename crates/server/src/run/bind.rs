@@ -12,6 +12,7 @@ use rustix::{
     net::{self, AddressFamily, SocketType},
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
+use tokio::sync::watch;
 
 use crate::{
     Config,
@@ -34,6 +35,8 @@ pub struct Sockets {
     pub admin: Option<TcpListener>,
     /// Duplicates of all listening sockets, for the next process.
     pub kept: SocketSet,
+    /// True once the next process has taken over.
+    pub handed_over: watch::Sender<bool>,
 }
 
 impl Sockets {
@@ -50,7 +53,7 @@ impl Sockets {
 pub fn bind(config: &Config, inherited: SocketSet, seed: &Seed) -> anyhow::Result<(Sockets, Option<Tls>, Arc<Limits>)> {
     let (server, shards) = (&config.server, config.shards());
     let limits = Limits::behind(server.proxies(), &config.limits, raise_descriptor_limit());
-    let mut opener = Opener { inherited, ..Opener::default() };
+    let (mut opener, handed_over) = (Opener { inherited, ..Opener::default() }, watch::Sender::new(false));
     let listeners = listen(&mut opener, server.listen, shards).with_context(|| taken(server.listen))?;
     let address = listeners[0].address()?;
     let tls = Tls::load(&config.tls, shards).context("cannot set up TLS")?;
@@ -64,14 +67,14 @@ pub fn bind(config: &Config, inherited: SocketSet, seed: &Seed) -> anyhow::Resul
     };
     let own = own_addresses();
     let rtc = match config.rtc.address(server.listen).map_err(|what| anyhow::anyhow!("`rtc.listen` {what}"))? {
-        Some(address) => open_rtc(&mut opener, config, address, shards, &own)
+        Some(address) => open_rtc((&mut opener, &handed_over), config, address, shards, &own)
             .with_context(|| format!("cannot receive data channels on {address}"))?,
         None => Vec::new(),
     };
     let agent = open_optional(&mut opener, "agent", &server.agent, "answer agent checks")?;
     let admin = open_optional(&mut opener, "admin", &config.admin.listen, "serve the admin API")?;
-    let turn = Turn::open(config, &own, tls.as_ref(), limits.clone(), &mut opener, seed)?;
-    Ok((Sockets { address, listeners, udp, rtc, turn, agent, admin, kept: opener.kept }, tls, limits))
+    let turn = Turn::open(config, &own, tls.as_ref(), limits.clone(), (&mut opener, handed_over.subscribe()), seed)?;
+    Ok((Sockets { address, listeners, udp, rtc, turn, agent, admin, kept: opener.kept, handed_over }, tls, limits))
 }
 
 /// Opens one listener per shard.
@@ -98,17 +101,20 @@ fn listen(opener: &mut Opener, address: SocketAddr, shards: usize) -> io::Result
 ///
 /// Errors: see [`bind`].
 fn open_rtc(
-    opener: &mut Opener,
+    (opener, handed_over): (&mut Opener, &watch::Sender<bool>),
     config: &Config,
     address: SocketAddr,
     shards: usize,
     own: &[IpAddr],
 ) -> io::Result<Vec<RtcPort>> {
     let open = |shard| {
+        let name = format!("rtc/{shard}");
         let (address, rtc) = (RtcPort::address_of(address, shard)?, &config.rtc);
         let bind = || RtcPort::bind_sockets(rtc, address);
-        let (socket, streams) = opener.open_pair(&format!("rtc/{shard}"), address, rtc.tcp, bind)?;
-        RtcPort::new(rtc, shards, own, socket, streams)
+        let (socket, streams) = opener.open_pair(&name, address, rtc.tcp, bind)?;
+        let mut port = RtcPort::new(rtc, shards, own, socket, streams)?;
+        port.relay = Some(opener.open_relay(&name, handed_over.subscribe())?);
+        Ok(port)
     };
     (0..shards).map(open).collect()
 }

@@ -108,15 +108,15 @@ impl Drop for Ends {
 ///
 /// Errors: a thread that the system refuses.
 pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option<&Tls>) -> anyhow::Result<Threads> {
+    let Sockets { listeners, mut udp, rtc, turn, mut agent, admin: admin_listener, handed_over, .. } = sockets;
     let controls = Controls {
         stop: watch::Sender::new(false),
         draining: watch::Sender::new(None),
         limits: watch::Sender::new(config.limits.clone()),
         shown: watch::Sender::new(config.shown()),
         ended: watch::Sender::new(false),
-        handed_over: watch::Sender::new(false),
+        handed_over,
     };
-    let Sockets { listeners, mut udp, rtc, turn, mut agent, admin: admin_listener, .. } = sockets;
     let (questions, asked): (Vec<_>, Vec<_>) =
         listeners.iter().map(|_| mpsc::channel::<Question>(QUESTIONS_MAX)).unzip();
     let (room_questions, rooms_asked): (Vec<_>, Vec<_>) =

@@ -7,14 +7,16 @@ use std::{
     net::{SocketAddr, TcpListener, UdpSocket},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::net::UnixStream,
+        unix::net::{UnixDatagram, UnixStream},
     },
 };
 
+use millrace_transport::datagram::RelaySockets;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
 };
+use tokio::sync::watch;
 
 /// Maximum number of descriptors in one message. Source: unix(7), SCM_MAX_FD is 253.
 const DESCRIPTORS_MAX: usize = 64;
@@ -142,6 +144,18 @@ impl Opener {
         self.kept.keep(datagrams_name, &datagrams)?;
         listener.iter().try_for_each(|listener| self.kept.keep(listener_name.clone(), listener))?;
         Ok((datagrams, listener))
+    }
+
+    /// Opens the relay of a datagram port: takes the end that the old process has left for this one, and keeps one for
+    /// the next process.
+    ///
+    /// Errors: a lack of descriptors.
+    pub fn open_relay(&mut self, name: &str, handed_over: watch::Receiver<bool>) -> io::Result<RelaySockets> {
+        let name = format!("{name}/relay");
+        let predecessor = self.inherited.take(&name).map(UnixDatagram::from);
+        let (incoming, next) = RelaySockets::pair()?;
+        self.kept.keep(name, &next)?;
+        Ok(RelaySockets { incoming, predecessor, handed_over })
     }
 
     fn take<S: Socket>(&mut self, name: &str, wanted: SocketAddr) -> Option<S> {

@@ -6,7 +6,7 @@ use std::{
 use millrace_rtc::Candidates;
 use serde::{Deserialize, Serialize};
 
-use super::framed;
+use super::{RelaySockets, framed};
 
 /// Send and receive buffer of each socket, in bytes: enough for the datagrams of one turn with thousands of peers.
 const SOCKET_BYTES: usize = 8 << 20;
@@ -52,6 +52,8 @@ pub struct Port {
     pub(crate) streams: Option<TcpListener>,
     pub(crate) candidates: Candidates,
     pub(crate) peers_max: usize,
+    /// `None` unless the port can be handed over to another process.
+    pub relay: Option<RelaySockets>,
 }
 
 impl Port {
@@ -108,7 +110,7 @@ impl Port {
         };
         let addresses = ips.into_iter().map(|ip| SocketAddr::new(ip.to_canonical(), local.port())).collect();
         let candidates = Candidates { addresses, take_streams: streams.is_some() };
-        Ok(Port { socket, streams, candidates, peers_max: config.peers_max.div_ceil(shards) })
+        Ok(Port { socket, streams, candidates, peers_max: config.peers_max.div_ceil(shards), relay: None })
     }
 }
 

@@ -200,9 +200,9 @@ fn open_port(
     event_loop: &Rc<EventLoop>,
     port: datagram::Port,
 ) -> io::Result<Vec<JoinHandle<()>>> {
-    let datagram::Port { socket, streams, candidates, peers_max } = port;
+    let datagram::Port { socket, streams, candidates, peers_max, relay } = port;
     let (limits, metrics) = (context.admission.limits.clone(), context.shard.socket_metrics.clone());
-    let demultiplexer = Demultiplexer::new(socket, PORT_BOUNDS, limits, metrics.clone())?;
+    let demultiplexer = Demultiplexer::new(socket, PORT_BOUNDS, limits, metrics.clone(), relay)?;
     let peers = Peers::new(demultiplexer.sender(), candidates.clone(), peers_max, metrics);
     let peers = Rc::new(RefCell::new(peers));
     let _ = context.data_channels.set(peers.clone());
