@@ -3,15 +3,16 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::{fs::PermissionsExt as _, net::UnixDatagram},
     path::PathBuf,
     time::{Duration, Instant},
 };
 
+use millrace_client::data_channel::{Connection, ReceivedLine};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Ended, Process, Server, millrace, polls_often, run};
+use crate::support::{BOUND, Ended, Process, Server, millrace, polls_often, run};
 
 const TRANSPORTS: [&str; 5] = ["websocket", "stream", "sse", "long-polling", "polling"];
 const CHANNEL: &str = "cars/7/telemetry";
@@ -145,6 +146,86 @@ fn signal_upgrades_too() {
     server.process.out.wait_for("listening on ");
     server.process.err.wait_for("the old process has ended");
     assert_eq!(publish(&server, 2), first.replace(":1", ":2"));
+}
+
+/// A session over data channels keeps both directions on the old process until its time, although the new process
+/// receives all datagrams of the port.
+#[test]
+fn data_channels_work_until_they_move() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut server = Server::start(&["--shards", "1", "--set", "drain.window_max=4s", "--set", "drain.per_s_max=1"]);
+    let connect = format!("{}/v1/connect", server.url);
+    let http = millrace_client::tls::http().build().expect("a client");
+    publish(&server, 0);
+    runtime.block_on(async {
+        let mut old = within(Connection::open(http.post(&connect))).await.expect("data channels");
+        old.send_line(&json!({ "id": 1, "subscribe": { "channel": CHANNEL, "since": "earliest" } }).to_string()).await;
+        let mut offsets = vec![];
+        until(&mut old, &mut offsets, |line| line["id"] == 1).await;
+        until(&mut old, &mut offsets, |line| line["push"] == "message").await;
+        let ended = upgrade(&server, &[]).finish();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let drain = until(&mut old, &mut offsets, |line| line["push"] == "drain").await;
+        // Both directions, through the port that the new process reads.
+        publish(&server, 1);
+        until(&mut old, &mut offsets, |line| line["push"] == "message").await;
+        old.send_line(&json!({ "id": 2, "publish": { "channel": CHANNEL, "data": 2 } }).to_string()).await;
+        let reply = until(&mut old, &mut offsets, |line| line["id"] == 2).await;
+        assert!(reply["ok"]["position"].as_str().is_some_and(|at| at.ends_with(":3")), "{reply}");
+
+        let ticket = drain["resume"].as_str().expect("a ticket");
+        let request = http.post(&connect).header("millrace-resume", ticket);
+        let mut new = within(Connection::open(request)).await.expect("data channels");
+        let mut resumed = vec![];
+        let connected = until(&mut new, &mut resumed, |line| line["push"] == "connected").await;
+        assert_eq!(connected["resumed"], json!([CHANNEL]), "{connected}");
+        drop(old);
+        publish(&server, 3);
+        until(&mut new, &mut resumed, |line| line["push"] == "message" && line["data"]["n"] == 3).await;
+        offsets.extend(resumed.into_iter().filter(|offset| *offset > 3));
+        offsets.dedup();
+        assert_eq!(offsets, [1, 2, 3, 4]);
+    });
+    server.process.err.wait_for("the old process has ended");
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(BOUND, future).await.expect("in time")
+}
+
+/// Reads lines up to one that is `wanted`, and adds the offsets of the messages.
+async fn until(connection: &mut Connection, offsets: &mut Vec<u64>, wanted: impl Fn(&Value) -> bool) -> Value {
+    loop {
+        let ReceivedLine { line, .. } = within(connection.next()).await.expect("an open connection");
+        let Ok(line) = serde_json::from_str::<Value>(&line) else { continue };
+        if line["push"] == "message" {
+            let position = line["position"].as_str().expect("a position");
+            offsets.push(position.rsplit(':').next().and_then(|offset| offset.parse().ok()).expect("an offset"));
+        }
+        if wanted(&line) {
+            return line;
+        }
+    }
+}
+
+/// systemd follows the process that serves.
+#[test]
+fn service_manager_is_told_the_new_process() {
+    let socket = folder("upgrade-notify").join("socket");
+    let manager = UnixDatagram::bind(&socket).expect("a free path");
+    manager.set_read_timeout(Some(BOUND)).expect("a time that is not 0");
+    let told = || {
+        let mut message = [0; 256];
+        let length = manager.recv(&mut message).expect("a message in time");
+        String::from_utf8_lossy(&message[..length]).into_owned()
+    };
+    let mut command = millrace(&["serve", "--listen", "127.0.0.1:0"]);
+    let server = Server::start_from(command.env("NOTIFY_SOCKET", &socket));
+    assert_eq!(told(), format!("MAINPID={}\nREADY=1\n", server.process.id()));
+    let ended = upgrade(&server, &[]).finish();
+    let new = told();
+    let new = new.strip_prefix("MAINPID=").and_then(|rest| rest.strip_suffix("\nREADY=1\n")).expect("another process");
+    assert!(ended.out.starts_with(&format!("process {new} serves")), "{ended:?}");
 }
 
 #[test]

@@ -223,6 +223,7 @@ pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
     if let Some(address) = running.admin {
         announce(format_args!("admin on http://{address}"));
     }
+    upgrade::notify_serving();
     let mut ended = running.threads.controls.ended.subscribe();
     let control = ControlSocket::bind().context("cannot open the control socket")?;
     let mut upgrade = Attempt::default();

@@ -20,6 +20,7 @@ mod messages;
 mod new_process;
 mod old_process;
 mod sockets;
+mod systemd;
 
 pub(crate) use attempt::Attempt;
 pub use control::{ControlError, Progress, Target, running, upgrade};
@@ -28,6 +29,7 @@ pub(crate) use messages::Seed;
 pub(crate) use new_process::Takeover;
 pub(crate) use old_process::{Handed, UpgradeError, hand_over, remember_program};
 pub(crate) use sockets::{Opener, SocketSet};
+pub(crate) use systemd::notify_serving;
 
 /// Variable that tells the new process to take over from the process at its standard input.
 pub const VARIABLE: &str = "MILLRACE_UPGRADE";
