@@ -109,7 +109,7 @@ fn new_engine_continues_and_old_engine_uses_it() {
         // The readers of the test's receiver are counted in both processes.
         assert_eq!(wait(old.presence(&channel("abc"))).unwrap(), 6, "{url}");
 
-        // What the new process publishes reaches the readers of the old one.
+        // Publications of the new process reach the readers of the old one.
         let page = wait(engine.page(&channel("new"), Since::Earliest, Policy::Every, LIMIT)).unwrap();
         for publication in page.publications {
             predecessor.publish(&channel("new"), page.end.epoch, publication).unwrap();

@@ -53,7 +53,7 @@ pub struct Running {
     metrics: Vec<ShardMetrics>,
     auth: Arc<Auth>,
     hooks: Option<Arc<Hooks>>,
-    /// What the next process takes over. Empty once the server drains, because the sockets stay open until then.
+    /// Parts that the next process takes over; `None` once the server drains, so that the listening sockets are closed.
     handed: Option<Arc<Handed>>,
     /// The configuration in effect, before [`memory::apportion`].
     config: Config,
@@ -262,7 +262,7 @@ pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
 
 /// Starts the server as the successor of the process at standard input.
 ///
-/// Errors: see [`start`]. The old process has been told, and serves as before.
+/// Errors: see [`start`]. The old process receives the reason, and serves as before.
 fn take_over(config: Config) -> anyhow::Result<Running> {
     let mut takeover = Takeover::begin()?;
     let running = start_with(config, Some(&mut takeover)).inspect_err(|error| takeover.fail(error))?;

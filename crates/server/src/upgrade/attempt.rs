@@ -10,7 +10,7 @@ pub struct Attempt(Option<Running>);
 
 struct Running {
     result: oneshot::Receiver<Result<u32, UpgradeError>>,
-    /// `None` for a signal, which nobody waits for.
+    /// `None` for an upgrade by a signal.
     progress: Option<mpsc::UnboundedSender<Progress>>,
 }
 

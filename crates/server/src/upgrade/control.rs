@@ -26,7 +26,7 @@ const LINE_BYTES_MAX: usize = 64 * 1024;
 /// Time for the command to send its line.
 const LINE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the command wants.
+/// Order of the command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Target {

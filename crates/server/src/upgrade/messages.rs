@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// Maximum size of a message in bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// Random secret of a server without `server.secret`. Secrets are derived from it, so that the next process accepts what
-/// this one has signed.
+/// Random secret of a server without `server.secret`. Other secrets are derived from it, so that the next process
+/// accepts the signatures of this one.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seed([u8; 32]);
 

@@ -31,7 +31,7 @@ pub(crate) use old_process::{Handed, UpgradeError, hand_over, remember_program};
 pub(crate) use sockets::{Opener, SocketSet};
 pub(crate) use systemd::notify_serving;
 
-/// Variable that tells the new process to take over from the process at its standard input.
+/// Variable in the environment of a new process that takes over from the process at its standard input.
 pub const VARIABLE: &str = "MILLRACE_UPGRADE";
 
 /// Returns true if this process was started to take over from another one.

@@ -56,7 +56,7 @@ pub enum UpgradeError {
     Lost(io::Error),
 }
 
-/// What the old process passes on.
+/// Parts of the old process that the new one takes over.
 pub struct Handed {
     pub engine: Arc<dyn Engine>,
     pub engine_url: String,
