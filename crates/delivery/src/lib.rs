@@ -15,7 +15,7 @@ mod page;
 mod state;
 
 pub use cache::{prefetch, prefetch_at};
-pub use history::{Appended, Bounds, History};
+pub use history::{Appended, Bounds, History, SavedHistory};
 pub use hub::{ChannelKey, Config, ConnId, FirstPage, HasRoster, Hub, Memory, Output, ReadTicket, WaiterId, Wire};
 pub use log::{Pool, SEGMENT_BYTES, WireLog};
 pub use page::{Page, PageLimit, Part};

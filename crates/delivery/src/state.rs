@@ -139,6 +139,11 @@ impl State {
         entries.filter(move |entry| entry.offset > began || !entry.is_expired(now_ms))
     }
 
+    /// Returns the entries before `first`, in the order of offsets.
+    pub fn entries_before(&self, first: u64) -> impl Iterator<Item = &Publication> {
+        self.by_offset.range(..first).map(|(_, entry)| entry)
+    }
+
     /// Returns the key whose time to live ended first, if it has ended.
     pub fn first_expired(&self, now_ms: u64) -> Option<&str> {
         self.expired(now_ms).next()

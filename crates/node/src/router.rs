@@ -43,7 +43,9 @@ type Readers = Box<[u32]>;
 
 /// Routing table: sends each publication to the mailboxes of the shards that have a reader for it, and to no others.
 pub struct Router {
+    /// One per shard, and that of the tap if there is one.
     mailboxes: Vec<Arc<Mailbox>>,
+    shards: usize,
     congested: Arc<AtomicUsize>,
     routes: Vec<Mutex<HashMap<ChannelName, Arc<Route>>>>,
     patterns: RwLock<PatternMap<Readers>>,
@@ -59,6 +61,7 @@ impl Router {
         let congested = Arc::<AtomicUsize>::default();
         Self {
             mailboxes: (0..shards).map(|_| Arc::new(Mailbox::new(congested.clone()))).collect(),
+            shards,
             congested,
             routes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             patterns: RwLock::default(),
@@ -88,8 +91,34 @@ impl Router {
         format!("{node}-{shard}-{}-{}", conn.slot, conn.generation)
     }
 
+    /// Creates a router with a tap: a mailbox that receives the publications of all channels, for the readers of
+    /// another process. It never slows publishers down.
+    pub fn with_tap(shards: usize) -> Self {
+        let mut router = Self::new(shards);
+        router.mailboxes.push(Arc::default());
+        router.set_tap(true);
+        router
+    }
+
+    /// Returns the mailbox of the tap.
+    pub fn tap(&self) -> Option<&Mailbox> {
+        self.mailboxes.get(self.shards).map(|mailbox| &**mailbox)
+    }
+
+    /// Ends the deliveries to the tap.
+    pub fn close_tap(&self) {
+        self.set_tap(false);
+    }
+
+    fn set_tap(&self, is_open: bool) {
+        if self.tap().is_some() {
+            let all = Pattern::parse("#").expect("`#` is a pattern");
+            self.set_pattern_readers(self.shards, &all, u32::from(is_open), |_| {});
+        }
+    }
+
     pub fn shards(&self) -> usize {
-        self.mailboxes.len()
+        self.shards
     }
 
     pub fn mailbox(&self, shard: usize) -> &Arc<Mailbox> {
@@ -103,7 +132,7 @@ impl Router {
 
     /// Returns the fraction of mailboxes that are congested, from 0 to 1.
     pub fn congested_share(&self) -> f64 {
-        self.congested.load(Relaxed) as f64 / self.mailboxes.len().max(1) as f64
+        self.congested.load(Relaxed) as f64 / self.shards.max(1) as f64
     }
 
     /// Returns true if a publication of this channel would go to a congested mailbox.
@@ -115,7 +144,7 @@ impl Router {
         if let Some(route) = self.stripe(channel).get(channel) {
             wanted.iter_mut().zip(&route.ways).for_each(|(wanted, way)| *wanted |= way.readers.load(Relaxed) > 0);
         }
-        wanted.iter().zip(&self.mailboxes).any(|(wanted, mailbox)| *wanted && mailbox.is_congested())
+        wanted.iter().zip(&self.mailboxes).take(self.shards).any(|(wanted, mailbox)| *wanted && mailbox.is_congested())
     }
 
     /// Sets the number of readers of a channel in a shard, and returns the change. Calls `watch` if this gives the node
@@ -188,7 +217,7 @@ impl Router {
 
     fn open<'a>(&self, routes: &'a mut HashMap<ChannelName, Arc<Route>>, channel: &ChannelName) -> &'a Arc<Route> {
         routes.entry(channel.clone()).or_insert_with(|| {
-            let ways = (0..self.shards()).map(|_| Way::default()).collect();
+            let ways = self.mailboxes.iter().map(|_| Way::default()).collect();
             Arc::new(Route { name: channel.clone(), ways })
         })
     }
@@ -207,7 +236,7 @@ impl Router {
 
     /// Returns, for each shard, whether it has a reader of a pattern that matches.
     fn by_pattern(&self, channel: &ChannelName) -> Vec<bool> {
-        let mut shards = vec![false; self.shards()];
+        let mut shards = vec![false; self.mailboxes.len()];
         let patterns = self.patterns.read().unwrap_or_else(PoisonError::into_inner);
         patterns.matching(channel.as_str(), |_, readers| {
             shards.iter_mut().zip(readers).for_each(|(listens, readers)| *listens |= *readers > 0);

@@ -40,10 +40,16 @@ pub trait Consumer: Send + Sync {
 /// The lists of this node: its thread, and what the shards report to it.
 pub struct Presence {
     inbox: Arc<Inbox>,
+    other: Arc<OtherProcess>,
     status: Arc<Status>,
     stop: watch::Sender<bool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
+
+/// Name of the other process of an upgrade, which uses the same engine. An engine without a broker does not know its
+/// nodes.
+#[derive(Default)]
+struct OtherProcess(Mutex<Option<String>>);
 
 #[derive(Default)]
 struct Status {
@@ -64,11 +70,18 @@ impl Presence {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let (inbox, status) = (Arc::new(Inbox::new(wanted)), Arc::new(Status::default()));
         let (stop, stopped) = watch::channel(false);
-        let (shared, shown, node) = (inbox.clone(), status.clone(), node.to_owned());
+        let other = Arc::<OtherProcess>::default();
+        let (shared, shown, shares, node) = (inbox.clone(), status.clone(), other.clone(), node.to_owned());
         let thread = std::thread::Builder::new().name("presence".into()).spawn(move || {
-            runtime.block_on(run(&node, engine, &shared, &shown, consumer, stopped));
+            runtime.block_on(run(&node, (engine, &shares), &shared, &shown, consumer, stopped));
         })?;
-        Ok(Self { inbox, status, stop, thread: Mutex::new(Some(thread)) })
+        Ok(Self { inbox, other, status, stop, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Sets the name of the other process while two processes use the engine, so that neither removes the entries of
+    /// the other.
+    pub fn share_with(&self, node: Option<&str>) {
+        *self.other.0.lock().unwrap_or_else(PoisonError::into_inner) = node.map(Into::into);
     }
 
     /// Returns the observer to which the shards report.
@@ -106,7 +119,9 @@ type Answering = Pin<Box<dyn Future<Output = (RequestId, Option<ChannelName>, Re
 
 /// The writer, with what it needs.
 struct Loop<'a> {
+    node: &'a str,
     engine: Arc<dyn Engine>,
+    other: &'a OtherProcess,
     consumer: Option<Arc<dyn Consumer>>,
     inbox: &'a Inbox,
     began: Instant,
@@ -116,7 +131,7 @@ struct Loop<'a> {
 
 async fn run(
     node: &str,
-    engine: Arc<dyn Engine>,
+    (engine, other): (Arc<dyn Engine>, &OtherProcess),
     inbox: &Inbox,
     status: &Status,
     consumer: Option<Arc<dyn Consumer>>,
@@ -125,7 +140,7 @@ async fn run(
     let began = Instant::now();
     let now = Now { ms: 0, unix_ms: engine.now_ms() };
     let writer = Writer::new(node, consumer.is_some(), now);
-    let mut this = Loop { engine, consumer, inbox, began, writer, answers: FuturesUnordered::new() };
+    let mut this = Loop { node, engine, other, consumer, inbox, began, writer, answers: FuturesUnordered::new() };
     let full = LogRateLimit::new();
     let mut leaves_until = None::<Instant>;
     loop {
@@ -191,6 +206,15 @@ impl Loop<'_> {
                 self.answers.push(Box::pin(async move {
                     let prepared = prepared.unwrap_or_else(|| Answer::now(Ok(()))).await;
                     (id, None, Response::Prepared(prepared))
+                }));
+            }
+            Request::LiveNodes => {
+                let (own, other) =
+                    (self.node.to_owned(), self.other.0.lock().unwrap_or_else(PoisonError::into_inner).clone());
+                self.answers.push(Box::pin(async move {
+                    let live = engine.live_nodes().await;
+                    let live = live.map(|live| live.or_else(|| other.map(|other| vec![own, other])));
+                    (id, None, Response::LiveNodes(live))
                 }));
             }
             request => {

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::HashMap, fmt, marker::PhantomData};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::{Value, json, value::RawValue};
@@ -21,7 +21,7 @@ pub const SUBPROTOCOL: &str = "millrace.v1+json";
 pub const POSITIONS_MAX: usize = 10_000;
 
 /// Treatment of publications that a subscription's reader has not been sent yet.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum Policy {
     /// Sends all of them, in order.
     #[default]

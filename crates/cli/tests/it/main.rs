@@ -25,3 +25,4 @@ mod talking;
 mod tls;
 mod token;
 mod turn;
+mod upgrade;

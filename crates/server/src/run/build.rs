@@ -3,7 +3,6 @@
 use std::{
     io,
     sync::{Arc, atomic::AtomicBool},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context as _;
@@ -18,7 +17,15 @@ use millrace_transport::{
 };
 
 use super::bind::{Sockets, urls};
-use crate::{Config, auth::Auth, metrics::ShardMetrics, pages::Site, secure, tls::Tls};
+use crate::{
+    Config,
+    auth::Auth,
+    metrics::ShardMetrics,
+    pages::Site,
+    secure,
+    tls::Tls,
+    upgrade::{Seed, Takeover},
+};
 
 /// State that the threads of the server share.
 pub struct Services {
@@ -39,17 +46,37 @@ pub struct Services {
     pub presence: Option<Arc<Presence>>,
 }
 
-/// Opens the engine, reads the keys of tokens, starts the hooks, and creates the pages.
+/// Reads the keys of tokens, starts the hooks, opens the engine, and creates the pages. With `takeover`, the engine
+/// continues that of the old process. What can fail comes before, so that the old process can go on.
 ///
 /// Errors: an engine that cannot be opened, or an unreadable file of keys or certificates.
-pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<Limits>) -> anyhow::Result<Services> {
+pub fn build(
+    config: &Config,
+    sockets: &Sockets,
+    tls: Option<&Tls>,
+    limits: Arc<Limits>,
+    seed: &Seed,
+    takeover: Option<&mut Takeover>,
+) -> anyhow::Result<Services> {
     let shards = sockets.listeners.len();
-    let router = Arc::new(Router::new(shards));
-    let engine = millrace_engine::open(&config.engine.url, config.engine(), router.clone(), unix_ms)
-        .context("the engine (`engine.url`) cannot be opened")?;
+    let ca = crate::tls::given_out(&config.tls)?;
+    let hooks = config.hooks.start(&config.namespaces)?;
+    let auth = Arc::new(Auth::new(&config.auth, &config.anonymous(), unix_s).context("`[auth]`")?);
+    let router = Arc::new(if takeover.is_some() { Router::with_tap(shards) } else { Router::new(shards) });
+    let old_node = takeover.as_ref().map(|takeover| takeover.old_node().to_owned());
+    let inherited = takeover.map(Takeover::receive_engine).transpose()?;
+    let engine = millrace_engine::open_with(
+        &config.engine.url,
+        config.engine(),
+        router.clone(),
+        millrace_engine::unix_ms,
+        inherited,
+    )
+    .context("the engine (`engine.url`) cannot be opened")?;
     let node = node_name(&engine)?;
     let lists = config.lists().map(|wanted| Presence::start(&node, engine.clone(), wanted, None).map(Arc::new));
     let presence = lists.transpose()?;
+    presence.iter().for_each(|presence| presence.share_with(old_node.as_deref()));
     router.set_node(&node, presence.as_ref().map(|presence| presence.observer()));
     let metrics: Vec<ShardMetrics> = (0..shards).map(|_| ShardMetrics::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));
@@ -58,13 +85,11 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
     let udp = sockets.udp.as_ref().map(|socket| socket.local_addr()).transpose()?.map(|address| address.to_string());
     let mut site = Site::new(urls, udp, name, engine.clone(), metrics.clone(), limits.clone(), ready.clone());
     site.public_metrics = config.server.public_metrics || secure::is_open(config);
-    site.ca = crate::tls::given_out(&config.tls)?;
+    site.ca = ca;
     site.acme = tls.and_then(Tls::acme);
-    let hooks = config.hooks.start(&config.namespaces)?;
     site.hooks.clone_from(&hooks);
     site.turn = sockets.turn.server.as_ref().map(|server| server.metrics.clone());
-    let tickets = Arc::new(ticket_key(config)?);
-    let auth = Arc::new(Auth::new(&config.auth, &config.anonymous(), unix_s).context("`[auth]`")?);
+    let tickets = Arc::new(ticket_key(config, seed));
     let access = Arc::new(Access {
         authority: auth.clone(),
         cookie: config.auth.cookie.clone(),
@@ -86,17 +111,8 @@ fn node_name(engine: &Arc<dyn Engine>) -> io::Result<String> {
     }
 }
 
-/// Returns the key of resume tickets: derived from the configured secret, or else random.
-fn ticket_key(config: &Config) -> anyhow::Result<TicketKey> {
+/// Returns the key of resume tickets: derived from the configured secret, or else from a random one.
+fn ticket_key(config: &Config, seed: &Seed) -> TicketKey {
     let secret = config.server.secret.as_bytes();
-    if !secret.is_empty() {
-        return Ok(TicketKey::new(secret));
-    }
-    let mut chance = [0; 32];
-    getrandom::fill(&mut chance).map_err(io::Error::other)?;
-    Ok(TicketKey::new(&chance))
-}
-
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    TicketKey::new(if secret.is_empty() { seed.as_bytes() } else { secret })
 }

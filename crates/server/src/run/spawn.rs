@@ -62,6 +62,8 @@ pub struct Controls {
     pub shown: watch::Sender<Value>,
     /// True once a shard or the TURN server has ended.
     pub ended: watch::Sender<bool>,
+    /// True once another process serves the listening sockets.
+    pub handed_over: watch::Sender<bool>,
 }
 
 impl Controls {
@@ -69,6 +71,16 @@ impl Controls {
     fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut stop = self.stop.subscribe();
         async move { drop(stop.wait_for(|stop| *stop).await) }
+    }
+
+    /// Returns a future that completes when another process serves the listening sockets.
+    fn handed_over(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut handed_over = self.handed_over.subscribe();
+        async move {
+            if handed_over.wait_for(|handed_over| *handed_over).await.is_err() {
+                std::future::pending().await
+            }
+        }
     }
 }
 
@@ -96,14 +108,15 @@ impl Drop for Ends {
 ///
 /// Errors: a thread that the system refuses.
 pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option<&Tls>) -> anyhow::Result<Threads> {
+    let Sockets { listeners, mut udp, rtc, turn, mut agent, admin: admin_listener, handed_over, .. } = sockets;
     let controls = Controls {
         stop: watch::Sender::new(false),
         draining: watch::Sender::new(None),
         limits: watch::Sender::new(config.limits.clone()),
         shown: watch::Sender::new(config.shown()),
         ended: watch::Sender::new(false),
+        handed_over,
     };
-    let Sockets { listeners, mut udp, rtc, turn, mut agent, admin: admin_listener, .. } = sockets;
     let (questions, asked): (Vec<_>, Vec<_>) =
         listeners.iter().map(|_| mpsc::channel::<Question>(QUESTIONS_MAX)).unzip();
     let (room_questions, rooms_asked): (Vec<_>, Vec<_>) =
@@ -124,9 +137,9 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
         now_s: unix_s,
     };
     let (read, revocations_read) = thread_mpsc::channel();
-    let (queue, stopped) = ((jobs.clone(), receiver), controls.stopped());
+    let (queue, stopped, handed_over) = ((jobs.clone(), receiver), controls.stopped(), controls.handed_over());
     handles.push(thread("admin", move || {
-        if let Err(error) = admin::run(operators, queue, admin_listener, read, stopped) {
+        if let Err(error) = admin::run(operators, queue, (admin_listener, handed_over), read, stopped) {
             tracing::error!(%error, "the thread for operator requests failed");
         }
     })?);
