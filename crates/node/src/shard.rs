@@ -1,6 +1,6 @@
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     future::poll_fn,
     rc::Rc,
     sync::Arc,
@@ -470,13 +470,16 @@ impl<S: Sockets> Shard<S> {
 
     fn joined(&self, conn: ConnId, channel: &ChannelName) {
         let mut members = self.members.borrow_mut();
-        if !members.contains_key(&conn) {
-            let Some(client) = self.sockets.borrow().client(conn) else { return };
-            let id = client.subject.unwrap_or_else(|| self.connection_id(client.conn).into());
-            members.insert(conn, (Member { id, info: client.info }, 0));
-        }
-        if let (Some((member, channels)), Some(observer)) = (members.get_mut(&conn), self.router.observer()) {
-            *channels += 1;
+        let (member, channels) = match members.entry(conn) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let Some(client) = self.sockets.borrow().client(conn) else { return };
+                let id = client.subject.unwrap_or_else(|| self.connection_id(client.conn).into());
+                place.insert((Member { id, info: client.info }, 0))
+            }
+        };
+        *channels += 1;
+        if let Some(observer) = self.router.observer() {
             observer.joined(channel, member);
         }
     }

@@ -16,7 +16,7 @@ use millrace_protocol::{ChannelName, Code, Error, Expected, Kind, NewPublication
 use crate::{
     Entry, Request, Response,
     list::NOWHERE,
-    nodes::{lists_channel, mark, nodes_channel},
+    lists::{lists_channel, mark, nodes_channel},
 };
 
 /// Time from the mark to the second pass, in milliseconds: longer than a write of the dead node can be in flight.

@@ -14,13 +14,16 @@ use crate::lists;
 pub struct Wanted {
     /// Returns the time in milliseconds for which a member without a connection stays in the roster of this channel.
     /// `None`: the channel has no roster.
-    pub roster_grace_ms: Box<dyn Fn(&ChannelName) -> Option<u64> + Send + Sync>,
+    pub roster_grace_ms: GraceOf,
     /// Returns true if the channel is listed while it has readers.
     pub is_channel_listed: Box<dyn Fn(&ChannelName) -> bool + Send + Sync>,
     pub connections: bool,
     /// Time for which a channel without readers stays listed, in milliseconds.
     pub channels_grace_ms: u64,
 }
+
+/// Returns the grace time of a channel's roster in milliseconds; `None`: the channel has no roster.
+pub type GraceOf = Box<dyn Fn(&ChannelName) -> Option<u64> + Send + Sync>;
 
 impl Wanted {
     /// Returns the grace time of a list, in milliseconds.

@@ -18,7 +18,7 @@ mod presence;
 mod request;
 mod writer;
 
-pub use inbox::Wanted;
+pub use inbox::{GraceOf, Wanted};
 pub use millrace_protocol::ListEntry as Entry;
 pub use presence::{Consumer, Presence, execute};
 pub use request::{Request, RequestId, Response};

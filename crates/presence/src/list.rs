@@ -15,7 +15,7 @@ use std::{
 
 use millrace_protocol::{Epoch, Expected, Kind, NewPublication, Position};
 
-use crate::{Entry, nodes::is_same_node};
+use crate::{Entry, lists::is_same_node};
 
 /// Minimum interval between two batches of one list, in milliseconds.
 pub const BATCH_MS: u64 = 1000;

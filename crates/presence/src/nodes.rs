@@ -12,9 +12,12 @@ use std::{
 };
 
 use millrace_delivery::Page;
-use millrace_protocol::{ChannelName, Expected, INTERNAL, Kind, NewPublication, Position, Since};
+use millrace_protocol::{Expected, Kind, NewPublication, Position, Since};
 
-use crate::{cleanup::Cleanup, lists::internal};
+use crate::{
+    cleanup::Cleanup,
+    lists::{MARK, base_of},
+};
 
 /// Interval between two checks of the live nodes, in milliseconds.
 pub const CHECK_MS: u64 = 1000;
@@ -59,33 +62,6 @@ pub struct Found {
     pub is_lost: bool,
     /// Dead nodes, with the positions of their keys, and whether these are marked.
     pub dead: Vec<(String, Position, bool)>,
-}
-
-/// Returns the channel that holds the names of all nodes.
-pub fn nodes_channel() -> ChannelName {
-    internal("nodes")
-}
-
-/// Returns the channel that holds the lists in which a node has entries.
-pub fn lists_channel(node: &str) -> Option<ChannelName> {
-    ChannelName::parse(&format!("{INTERNAL}/nodes/{node}")).ok()
-}
-
-/// Returns true if both names are names of one node.
-pub fn is_same_node(name: &str, other: &str) -> bool {
-    base_of(name) == base_of(other)
-}
-
-fn base_of(name: &str) -> &str {
-    name.split('.').next().unwrap_or(name)
-}
-
-const MARK: &[u8] = br#"{"removing":true}"#;
-
-/// Returns the publication that marks the key of a dead node.
-pub fn mark(name: &str, at: Position) -> NewPublication {
-    let expected = Some(Expected::At(at));
-    NewPublication { key: Some(name.into()), expected, ..NewPublication::new(Kind::Json, MARK) }
 }
 
 impl Nodes {

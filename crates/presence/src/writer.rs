@@ -10,7 +10,8 @@ use crate::{
     Entry, Request, RequestId, Response,
     cleanup::{Cleanup, Ended, Step, Steps},
     list::{List, Next, Registration, Sent, Write},
-    nodes::{Claim, Nodes, lists_channel, nodes_channel},
+    lists::{lists_channel, nodes_channel},
+    nodes::{Claim, Nodes},
     request::Requests,
 };
 

@@ -1,5 +1,7 @@
 //! The lists: simulated nodes with faults, and real threads on every engine.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod engines;
 #[path = "../../../cli/tests/ports/mod.rs"]
 mod ports;
