@@ -20,6 +20,7 @@ mod secure;
 mod setting;
 pub mod tls;
 pub mod turn;
+pub mod webhooks;
 
 pub use config::{Config, Sources};
 pub use reload::{Reload, SetLogLevel};

@@ -10,15 +10,16 @@ use anyhow::Context as _;
 use millrace_engine::Engine;
 use millrace_hooks::Hooks;
 use millrace_node::Router;
-use millrace_presence::Presence;
+use millrace_presence::{Consumer, Presence};
 use millrace_protocol::ticket::TicketKey;
 use millrace_transport::{
     Limits,
     access::{Access, unix_s},
 };
+use millrace_webhooks::Webhooks;
 
 use super::bind::{Sockets, urls};
-use crate::{Config, auth::Auth, metrics::ShardMetrics, pages::Site, secure, tls::Tls};
+use crate::{Config, auth::Auth, metrics::ShardMetrics, pages::Site, secure, tls::Tls, webhooks::ListEvents};
 
 /// State that the threads of the server share.
 pub struct Services {
@@ -33,6 +34,7 @@ pub struct Services {
     pub auth: Arc<Auth>,
     pub access: Arc<Access>,
     pub hooks: Option<Arc<Hooks>>,
+    pub webhooks: Option<Arc<Webhooks>>,
     /// Name of this node, new at every start.
     pub node: String,
     /// The lists that the nodes keep, if any.
@@ -48,8 +50,10 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
     let engine = millrace_engine::open(&config.engine.url, config.engine(), router.clone(), unix_ms)
         .context("the engine (`engine.url`) cannot be opened")?;
     let node = node_name(&engine)?;
-    let lists = config.lists().map(|wanted| Presence::start(&node, engine.clone(), wanted, None).map(Arc::new));
-    let presence = lists.transpose()?;
+    let webhooks = config.webhooks.start(config.hook_settings(), &config.webhook_namespaces(), engine.clone())?;
+    let consumer = webhooks.as_ref().map(|webhooks| Arc::new(ListEvents(webhooks.clone())) as Arc<dyn Consumer>);
+    let start = |wanted| Presence::start(&node, engine.clone(), wanted, consumer.clone()).map(Arc::new);
+    let presence = config.lists().map(start).transpose()?;
     router.set_node(&node, presence.as_ref().map(|presence| presence.observer()));
     let metrics: Vec<ShardMetrics> = (0..shards).map(|_| ShardMetrics::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));
@@ -62,6 +66,7 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
     site.acme = tls.and_then(Tls::acme);
     let hooks = config.hooks.start(&config.namespaces)?;
     site.hooks.clone_from(&hooks);
+    site.webhooks.clone_from(&webhooks);
     site.turn = sockets.turn.server.as_ref().map(|server| server.metrics.clone());
     let tickets = Arc::new(ticket_key(config)?);
     let auth = Arc::new(Auth::new(&config.auth, &config.anonymous(), unix_s).context("`[auth]`")?);
@@ -75,7 +80,21 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
     });
     site.presence.clone_from(&presence);
     let site = Arc::new(site);
-    Ok(Services { router, engine, metrics, ready, limits, site, tickets, auth, access, hooks, node, presence })
+    Ok(Services {
+        router,
+        engine,
+        metrics,
+        ready,
+        limits,
+        site,
+        tickets,
+        auth,
+        access,
+        hooks,
+        webhooks,
+        node,
+        presence,
+    })
 }
 
 /// Returns the name of this node: the engine's, or a random one.

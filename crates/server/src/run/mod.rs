@@ -23,6 +23,7 @@ use millrace_engine::Engine;
 use millrace_hooks::Hooks;
 use millrace_presence::Presence;
 use millrace_transport::{Drain, RECONNECT_GRACE, access::unix_s};
+use millrace_webhooks::Webhooks;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
@@ -53,6 +54,7 @@ pub struct Running {
     metrics: Vec<ShardMetrics>,
     auth: Arc<Auth>,
     hooks: Option<Arc<Hooks>>,
+    webhooks: Option<Arc<Webhooks>>,
     presence: Option<Arc<Presence>>,
     /// The configuration in effect, before [`memory::apportion`].
     config: Config,
@@ -88,8 +90,8 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     }
     let shards = services.metrics.len();
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
-    let Services { ready, engine, metrics, auth, hooks, presence, .. } = services;
-    Ok(Running { address, admin, threads, ready, tls, engine, metrics, auth, hooks, presence, config })
+    let Services { ready, engine, metrics, auth, hooks, webhooks, presence, .. } = services;
+    Ok(Running { address, admin, threads, ready, tls, engine, metrics, auth, hooks, webhooks, presence, config })
 }
 
 impl Running {
@@ -122,6 +124,9 @@ impl Running {
         self.auth.apply(auth);
         if let Some(hooks) = &self.hooks {
             hooks.set_signer(config.hooks.signer());
+        }
+        if let Some(webhooks) = &self.webhooks {
+            webhooks.set_signer(config.webhooks.signer(config.hook_settings()));
         }
         for (key, at_once) in changes(&self.config, &config) {
             match at_once {
@@ -157,6 +162,9 @@ impl Running {
         self.threads.stop();
         if let Some(presence) = &self.presence {
             presence.stop();
+        }
+        if let Some(webhooks) = &self.webhooks {
+            webhooks.stop();
         }
         self.engine.close();
         tracing::info!("stopped");
