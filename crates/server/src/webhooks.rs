@@ -12,7 +12,7 @@ use millrace_hooks::{
 };
 use millrace_node::MetricKind;
 use millrace_presence::Consumer;
-use millrace_protocol::{ChannelName, Error};
+use millrace_protocol::{ChannelName, Code, Error};
 use millrace_webhooks::{
     EventKind, EventSet, EventSets, Limits, Webhooks,
     event::EventType,
@@ -221,7 +221,13 @@ impl Consumer for ListEvents {
             return Answer::now(Ok(()));
         }
         let (registry, list) = (self.0.registry().clone(), list.clone());
-        Answer::Later(Box::pin(async move { registry.register(&list).await }))
+        Answer::Later(Box::pin(async move {
+            match registry.register(&list).await {
+                // The roster matters more than its events, which the metric counts as unregistered.
+                Err(error) if error.code == Code::TooMany => Ok(()),
+                registered => registered,
+            }
+        }))
     }
 
     fn written(&self, list: &ChannelName) {
@@ -276,9 +282,11 @@ pub fn render(webhooks: &Webhooks, out: &mut Exposition) {
         ("millrace_webhook_dispatching", "1 on the node that sends the events, otherwise 0.", |metrics| {
             metrics.is_dispatching.load(Relaxed).into()
         }),
-        ("millrace_webhook_failing", "1 while the last request of this node has failed.", |metrics| {
-            metrics.is_failing.load(Relaxed).into()
-        }),
+        (
+            "millrace_webhook_failing",
+            "1 while the last request of this node has failed, so that its batch is repeated.",
+            |metrics| metrics.is_failing.load(Relaxed).into(),
+        ),
         ("millrace_webhook_dead_letters", "Dead letters, on the node that sends the events.", |metrics| {
             metrics.letters.load(Relaxed)
         }),

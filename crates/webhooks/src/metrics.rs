@@ -66,7 +66,7 @@ pub struct Metrics {
     pub oldest_ms: AtomicU64,
     /// True while this node sends the events.
     pub is_dispatching: AtomicBool,
-    /// True while the last request has failed.
+    /// True while the last request has failed, so that its batch is repeated.
     pub is_failing: AtomicBool,
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use millrace_delivery::PageLimit;
-use millrace_engine::Engine;
+use millrace_engine::{Engine, LogRateLimit};
 use millrace_protocol::{ChannelName, Error, Position, Since, session::Policy};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub letters: DeadLetters,
     /// Why the last attempt has failed; empty after a success.
     pub last_error: std::sync::Mutex<String>,
+    /// Limits the log lines about dead letters.
+    pub buried: LogRateLimit,
 }
 
 struct Turn {
@@ -248,12 +250,12 @@ impl Turn {
     async fn send(&mut self) -> Result<(), Error> {
         let (attempt, why) = self.shared.sender.send(self.dispatcher.batch()).await;
         let metrics = &self.shared.metrics;
-        let (is_failure, result) = match attempt {
-            Attempt::Acknowledged => (false, RequestResult::Acknowledged),
-            Attempt::Failed => (true, RequestResult::Failed),
-            Attempt::Rejected => (true, RequestResult::Rejected),
-        };
-        metrics.count_request(result);
+        let is_failure = attempt == Attempt::Failed;
+        metrics.count_request(match attempt {
+            Attempt::Acknowledged => RequestResult::Acknowledged,
+            Attempt::Failed => RequestResult::Failed,
+            Attempt::Rejected => RequestResult::Rejected,
+        });
         let url = self.shared.sender.url.shown();
         match (metrics.is_failing.swap(is_failure, Relaxed), is_failure) {
             (false, true) => tracing::warn!(url, why, "the back end does not acknowledge the webhooks"),
@@ -285,11 +287,13 @@ impl Turn {
         write_all(batch.events.iter().map(|event| letters.add(event, why)).collect()).await?;
         let metrics = &self.shared.metrics;
         batch.events.iter().for_each(|event| metrics.count(event.event_type, Outcome::Dead));
-        tracing::warn!(
-            events = batch.events.len(),
-            why,
-            "events have become dead letters; `millrace admin webhooks replay` sends them again"
-        );
+        if self.shared.buried.is_due() {
+            tracing::warn!(
+                events = batch.events.len(),
+                why,
+                "events have become dead letters; `millrace admin webhooks replay` sends them again"
+            );
+        }
         self.letters += batch.events.iter().filter(|event| !event.is_letter).count();
         if self.letters > self.shared.config.dead_max {
             let (kept, deleted) = letters.trim().await?;
@@ -391,7 +395,8 @@ mod tests {
         let registry = Registry::new(engine.clone(), config.events.clone(), metrics.clone());
         let letters = DeadLetters::new(engine.clone(), 10);
         let last_error = std::sync::Mutex::default();
-        let shared = Shared { engine, config, registry, sender, metrics, letters, last_error };
+        let buried = LogRateLimit::new();
+        let shared = Shared { engine, config, registry, sender, metrics, letters, last_error, buried };
         (Turn::new(Arc::new(shared)), time)
     }
 

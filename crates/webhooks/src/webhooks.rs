@@ -3,7 +3,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, RwLock, atomic::Ordering::Relaxed},
 };
 
-use millrace_engine::Engine;
+use millrace_engine::{Engine, LogRateLimit};
 use millrace_hooks::{
     http_client::{ClientError, HttpClient},
     runtime::HookThread,
@@ -43,7 +43,7 @@ pub struct Status {
     pub url: String,
     /// True if this node sends the events.
     pub dispatching: bool,
-    /// True while the last request has failed.
+    /// True while the last request has failed, so that its batch is repeated.
     pub failing: bool,
     /// Why the last request has failed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -80,7 +80,8 @@ impl Webhooks {
         let letters = DeadLetters::new(engine.clone(), config.dead_max);
         let publications = Arc::new(Publications(registry.clone()));
         let last_error = Mutex::default();
-        let shared = Arc::new(Shared { engine, config, registry, sender, metrics, letters, last_error });
+        let buried = LogRateLimit::new();
+        let shared = Arc::new(Shared { engine, config, registry, sender, metrics, letters, last_error, buried });
         let thread = HookThread::start("webhooks").map_err(WebhooksError::Thread)?;
         thread.start_task(turn::run(shared.clone()));
         Ok(Self { shared, publications, thread: Mutex::new(Some(thread)) })
