@@ -128,7 +128,7 @@ async fn events_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn new_secret_signs_after_a_reload_and_no_log_shows_it() {
+async fn state_and_settings_show_no_secret() {
     let back_end = BackEnd::start(|_| accept()).await;
     let server = Server::with(|config| {
         publications(config, &back_end);
