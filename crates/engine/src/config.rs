@@ -56,7 +56,7 @@ pub struct HistoryConfig {
 }
 
 /// Channels of the server itself that are logs. Its other channels are keyed states.
-pub const INTERNAL_LOGS: &[&str] = &[":millrace/revocations", ":millrace/webhooks/dead"];
+pub const INTERNAL_LOGS: &[&str] = &[":millrace/revocations"];
 
 /// The limits that apply to a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

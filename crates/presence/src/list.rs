@@ -294,9 +294,10 @@ impl List {
             entry.nodes.insert(node.into(), own);
         }
         let is_deletion = entry.nodes.is_empty();
+        let data = if expected == Expected::Absent { entry.encode_new() } else { entry.encode() };
         let publication = match is_deletion {
             true => NewPublication::deletion((**key).into()),
-            false => NewPublication { key: Some((**key).into()), ..NewPublication::new(Kind::Json, entry.encode()) },
+            false => NewPublication { key: Some((**key).into()), ..NewPublication::new(Kind::Json, data) },
         };
         tracked.is_busy = true;
         self.in_flight += 1;

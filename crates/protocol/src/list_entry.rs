@@ -19,6 +19,8 @@ pub struct ListEntry {
 struct Json<'a> {
     connections: u64,
     since_ms: u64,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    new: bool,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     info: Option<Cow<'a, RawValue>>,
     #[serde(borrow)]
@@ -31,10 +33,20 @@ impl ListEntry {
     }
 
     pub fn encode(&self) -> Vec<u8> {
+        self.encode_as(false)
+    }
+
+    /// Encodes the first entry of a key, with `"new": true`. So a reader of the log distinguishes a new key from a
+    /// changed one without knowing the earlier entries.
+    pub fn encode_new(&self) -> Vec<u8> {
+        self.encode_as(true)
+    }
+
+    fn encode_as(&self, new: bool) -> Vec<u8> {
         let nodes = self.nodes.iter().map(|(name, connections)| (Cow::from(&**name), *connections)).collect();
         let info = self.info.as_deref().and_then(|info| serde_json::from_str::<&RawValue>(info).ok());
-        let json =
-            Json { connections: self.connections(), since_ms: self.since_ms, info: info.map(Cow::Borrowed), nodes };
+        let (connections, since_ms) = (self.connections(), self.since_ms);
+        let json = Json { connections, since_ms, new, info: info.map(Cow::Borrowed), nodes };
         serde_json::to_vec(&json).expect("maps with text keys, numbers and valid JSON can be encoded")
     }
 
@@ -62,7 +74,10 @@ mod tests {
         let text = entry.encode();
         let expected = r#"{"connections":5,"since_ms":7,"info":{"name" : "Ann"},"nodes":{"a":2,"b.1":3}}"#;
         assert_eq!(std::str::from_utf8(&text).unwrap(), expected);
-        assert_eq!(ListEntry::decode(&text), Some(entry));
+        assert_eq!(ListEntry::decode(&text), Some(entry.clone()));
+        let first = entry.encode_new();
+        assert_eq!(first, expected.replace("7,\"info", "7,\"new\":true,\"info").as_bytes());
+        assert_eq!(ListEntry::decode(&first), Some(entry));
         let plain = ListEntry { nodes: [("a".into(), 1)].into(), ..ListEntry::default() };
         assert_eq!(ListEntry::decode(&plain.encode()), Some(plain));
         for bad in ["", "{}", "[1]", r#"{"connections":1,"since_ms":-1,"nodes":{}}"#, "\u{1}"] {

@@ -21,6 +21,7 @@ mod setting;
 pub mod tls;
 pub mod turn;
 pub mod upgrade;
+pub mod webhooks;
 
 pub use config::{Config, Sources};
 pub use reload::{Reload, SetLogLevel};

@@ -21,13 +21,14 @@ use millrace_transport::{
     http::{Body, Response, text},
     route::Endpoint,
 };
+use millrace_webhooks::Webhooks;
 use serde::Deserialize;
 
 use crate::{
     hooks, lists, log,
     metrics::{Exposition, ShardMetrics},
     tls::acme,
-    turn,
+    turn, webhooks,
 };
 
 /// Content security policy: only content from this server may be loaded or run. The map draws in a worker, and scripts
@@ -101,6 +102,8 @@ pub struct Site {
     pub hooks: Option<Arc<Hooks>>,
     /// The lists that the nodes keep, if any.
     pub presence: Option<Arc<Presence>>,
+    /// The webhooks to the app's back end, if they are configured.
+    pub webhooks: Option<Arc<Webhooks>>,
     assets: HashMap<String, Loaded>,
 }
 
@@ -132,6 +135,7 @@ impl Site {
             turn: None,
             hooks: None,
             presence: None,
+            webhooks: None,
             assets,
         }
     }
@@ -211,6 +215,9 @@ impl Site {
         }
         if let Some(presence) = &self.presence {
             lists::render(&presence.stats(), &mut out);
+        }
+        if let Some(webhooks) = &self.webhooks {
+            webhooks::render(webhooks, &mut out);
         }
         log::render(&mut out);
         let out = out.into_text();

@@ -23,4 +23,5 @@ mod rolling;
 mod roster;
 mod shards;
 mod storm;
+mod webhooks;
 mod wire;

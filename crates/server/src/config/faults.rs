@@ -128,6 +128,7 @@ fn schema() -> Table {
             rpc: Some(String::new()),
             on_failure: Some(Default::default()),
         },
+        webhooks: crate::webhooks::NamespaceConfig { events: Some(Vec::new()) },
     };
     config.namespaces.insert(ANY.into(), namespace);
     config.auth.api_keys.insert(ANY.into(), crate::auth::ApiKey::default());

@@ -16,6 +16,7 @@ use millrace_transport::{
     Network,
     limits::{ForwardedHeader, Proxies},
 };
+use millrace_webhooks::{EventKind, EventSets};
 use serde::{Deserialize, Serialize};
 
 /// Minimum length of a secret, in bytes: a shorter one can be guessed.
@@ -39,6 +40,7 @@ pub struct Config {
     pub engine: Engine,
     pub history: millrace_engine::HistoryConfig,
     pub hooks: crate::hooks::Config,
+    pub webhooks: crate::webhooks::Config,
     pub namespaces: BTreeMap<String, Namespace>,
     pub drain: Drain,
     pub log: Log,
@@ -207,6 +209,10 @@ impl Drain {
 /// Maximum history of a channel of the server itself, in bytes: 100,000 revocations of the longest names.
 const INTERNAL_BYTES_MAX: usize = 64 << 20;
 
+/// Maximum number of changes that a state of the server itself keeps in its log. It bounds the events about channels
+/// and connections that wait for a back end.
+const INTERNAL_COUNT_MAX: usize = 100_000;
+
 /// Allowed maximum numbers of keys of a state.
 const KEYS: std::ops::RangeInclusive<usize> = 1..=10_000_000;
 
@@ -281,6 +287,7 @@ impl Config {
         }
         self.auth.check()?;
         self.hooks.check(&self.namespaces)?;
+        self.webhooks.check(self.hook_settings(), &self.webhook_namespaces())?;
         if let Some(name) = self.namespaces.keys().find(|name| name.contains('/') || ChannelName::parse(name).is_err())
         {
             return bad(&format!("namespaces.{name}"), "must be the first level of a channel name");
@@ -327,7 +334,8 @@ impl Config {
                 age_max: self.auth.revocation_lifetime(),
                 ..millrace_engine::HistoryConfig::default()
             },
-            internal_states: self.keeps_lists().then(|| millrace_engine::HistoryConfig {
+            internal_states: self.uses_states().then(|| millrace_engine::HistoryConfig {
+                count_max: INTERNAL_COUNT_MAX,
                 bytes_max: INTERNAL_BYTES_MAX,
                 age_max: DAY,
                 state: true,
@@ -342,9 +350,34 @@ impl Config {
         }
     }
 
-    /// Returns true if the nodes keep any list: rosters.
+    /// Returns the settings of `[hooks]` that apply to webhooks, too.
+    pub fn hook_settings(&self) -> crate::webhooks::HookSettings<'_> {
+        let crate::hooks::Config { secrets, allow_http, ca, .. } = &self.hooks;
+        crate::webhooks::HookSettings { secrets, allow_http: *allow_http, ca }
+    }
+
+    /// Returns the overrides of `[webhooks]` per namespace.
+    pub fn webhook_namespaces(&self) -> crate::webhooks::Namespaces<'_> {
+        self.namespaces.iter().map(|(name, own)| (name.as_str(), &own.webhooks)).collect()
+    }
+
+    /// Returns the events that the app's back end wants.
+    fn event_sets(&self) -> EventSets {
+        self.webhooks.event_sets(&self.webhook_namespaces())
+    }
+
+    /// Returns true if the server itself needs keyed states: for lists, or for webhooks.
+    fn uses_states(&self) -> bool {
+        self.keeps_lists() || !self.webhooks.url.is_empty()
+    }
+
+    /// Returns true if the nodes keep any list: rosters, and the channels and connections that webhooks report.
     pub fn keeps_lists(&self) -> bool {
-        self.history.roster || self.namespaces.values().any(|own| own.history(self.history).roster)
+        let events = self.event_sets();
+        self.history.roster
+            || self.namespaces.values().any(|own| own.history(self.history).roster)
+            || events.wants_any(EventKind::Channel)
+            || events.all.contains(EventKind::Connection)
     }
 
     /// Returns which lists this node keeps, or `None` if none.
@@ -352,16 +385,16 @@ impl Config {
         if !self.keeps_lists() {
             return None;
         }
-        let engine = self.engine();
+        let (engine, events) = (self.engine(), self.event_sets());
         let roster_grace_ms = move |channel: &ChannelName| {
             let history = engine.of(channel);
             history.roster.then_some(history.roster_grace.as_millis() as u64)
         };
         Some(millrace_presence::Wanted {
             roster_grace_ms: Box::new(roster_grace_ms),
-            is_channel_listed: Box::new(|_| false),
-            connections: false,
-            channels_grace_ms: 0,
+            connections: events.all.contains(EventKind::Connection),
+            is_channel_listed: Box::new(move |channel| events.wants(EventKind::Channel, channel.as_str())),
+            channels_grace_ms: self.webhooks.grace.as_millis() as u64,
         })
     }
 
@@ -390,6 +423,7 @@ impl Config {
             config.auth.jwks = format!("{url}?(hidden)");
         }
         config.hooks.hide_secrets();
+        config.webhooks.hide_secrets();
         config.namespaces.values_mut().for_each(|namespace| namespace.hooks.hide_secrets());
         let (own, turn) = (&mut config.server.secret, &mut config.turn.secret);
         for secret in [own, turn, &mut config.auth.secret, &mut config.admin.token] {

@@ -22,10 +22,12 @@ pub struct Namespace {
     pub anonymous: Vec<Permission>,
     #[serde(skip_serializing_if = "is_default")]
     pub hooks: crate::hooks::NamespaceConfig,
+    #[serde(skip_serializing_if = "is_default")]
+    pub webhooks: crate::webhooks::NamespaceConfig,
 }
 
-fn is_default(hooks: &crate::hooks::NamespaceConfig) -> bool {
-    *hooks == Default::default()
+fn is_default<T: Default + PartialEq>(section: &T) -> bool {
+    *section == T::default()
 }
 
 impl Namespace {

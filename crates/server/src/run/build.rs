@@ -9,12 +9,13 @@ use anyhow::Context as _;
 use millrace_engine::Engine;
 use millrace_hooks::Hooks;
 use millrace_node::Router;
-use millrace_presence::Presence;
+use millrace_presence::{Consumer, Presence};
 use millrace_protocol::ticket::TicketKey;
 use millrace_transport::{
     Limits,
     access::{Access, unix_s},
 };
+use millrace_webhooks::Webhooks;
 
 use super::bind::{Sockets, urls};
 use crate::{
@@ -25,6 +26,7 @@ use crate::{
     secure,
     tls::Tls,
     upgrade::{Seed, Takeover},
+    webhooks::ListEvents,
 };
 
 /// State that the threads of the server share.
@@ -40,6 +42,7 @@ pub struct Services {
     pub auth: Arc<Auth>,
     pub access: Arc<Access>,
     pub hooks: Option<Arc<Hooks>>,
+    pub webhooks: Option<Arc<Webhooks>>,
     /// Name of this node, new at every start.
     pub node: String,
     /// The lists that the nodes keep, if any.
@@ -74,8 +77,10 @@ pub fn build(
     )
     .context("the engine (`engine.url`) cannot be opened")?;
     let node = node_name(&engine)?;
-    let lists = config.lists().map(|wanted| Presence::start(&node, engine.clone(), wanted, None).map(Arc::new));
-    let presence = lists.transpose()?;
+    let webhooks = config.webhooks.start(config.hook_settings(), &config.webhook_namespaces(), engine.clone())?;
+    let consumer = webhooks.as_ref().map(|webhooks| Arc::new(ListEvents(webhooks.clone())) as Arc<dyn Consumer>);
+    let start = |wanted| Presence::start(&node, engine.clone(), wanted, consumer.clone()).map(Arc::new);
+    let presence = config.lists().map(start).transpose()?;
     presence.iter().for_each(|presence| presence.share_with(old_node.as_deref()));
     router.set_node(&node, presence.as_ref().map(|presence| presence.observer()));
     let metrics: Vec<ShardMetrics> = (0..shards).map(|_| ShardMetrics::default()).collect();
@@ -88,6 +93,7 @@ pub fn build(
     site.ca = ca;
     site.acme = tls.and_then(Tls::acme);
     site.hooks.clone_from(&hooks);
+    site.webhooks.clone_from(&webhooks);
     site.turn = sockets.turn.server.as_ref().map(|server| server.metrics.clone());
     let tickets = Arc::new(ticket_key(config, seed));
     let access = Arc::new(Access {
@@ -100,7 +106,21 @@ pub fn build(
     });
     site.presence.clone_from(&presence);
     let site = Arc::new(site);
-    Ok(Services { router, engine, metrics, ready, limits, site, tickets, auth, access, hooks, node, presence })
+    Ok(Services {
+        router,
+        engine,
+        metrics,
+        ready,
+        limits,
+        site,
+        tickets,
+        auth,
+        access,
+        hooks,
+        webhooks,
+        node,
+        presence,
+    })
 }
 
 /// Returns the name of this node: the engine's, or a random one.

@@ -23,6 +23,7 @@ use millrace_engine::Engine;
 use millrace_hooks::Hooks;
 use millrace_presence::Presence;
 use millrace_transport::{Drain, RECONNECT_GRACE, access::unix_s};
+use millrace_webhooks::Webhooks;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
@@ -54,6 +55,7 @@ pub struct Running {
     metrics: Vec<ShardMetrics>,
     auth: Arc<Auth>,
     hooks: Option<Arc<Hooks>>,
+    webhooks: Option<Arc<Webhooks>>,
     presence: Option<Arc<Presence>>,
     /// Parts that the next process takes over; `None` once the server drains, so that the listening sockets are closed.
     handed: Option<Arc<Handed>>,
@@ -120,9 +122,23 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
     }
     let shards = services.metrics.len();
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
-    let Services { ready, engine, metrics, auth, hooks, presence, .. } = services;
+    let Services { ready, engine, metrics, auth, hooks, webhooks, presence, .. } = services;
     let handed = Some(Arc::new(handed));
-    Ok(Running { address, admin, threads, ready, tls, engine, metrics, auth, hooks, presence, handed, config })
+    Ok(Running {
+        address,
+        admin,
+        threads,
+        ready,
+        tls,
+        engine,
+        metrics,
+        auth,
+        hooks,
+        webhooks,
+        presence,
+        handed,
+        config,
+    })
 }
 
 impl Running {
@@ -155,6 +171,9 @@ impl Running {
         self.auth.apply(auth);
         if let Some(hooks) = &self.hooks {
             hooks.set_signer(config.hooks.signer());
+        }
+        if let Some(webhooks) = &self.webhooks {
+            webhooks.set_signer(config.webhooks.signer(config.hook_settings()));
         }
         for (key, at_once) in changes(&self.config, &config) {
             match at_once {
@@ -203,6 +222,9 @@ impl Running {
         self.threads.stop();
         if let Some(presence) = &self.presence {
             presence.stop();
+        }
+        if let Some(webhooks) = &self.webhooks {
+            webhooks.stop();
         }
         self.engine.close();
         tracing::info!("stopped");

@@ -19,7 +19,7 @@ use millrace_protocol::ticket::TicketKey;
 use millrace_transport::{
     Admission, Context, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets,
     access::{Access, unix_s},
-    admission::hooks::Hooks,
+    admission::{hooks::Hooks, webhooks::PublicationEvents},
     serve,
 };
 use serde_json::Value;
@@ -130,6 +130,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
         site: services.site.clone(),
         auth: services.auth.clone(),
         engine: services.engine.clone(),
+        webhooks: services.webhooks.clone(),
         router: services.router.clone(),
         config: controls.shown.subscribe(),
         shards: questions,
@@ -174,6 +175,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
             access: services.access.clone(),
             limits: services.limits.clone(),
             hooks: services.hooks.clone().map(|hooks| hooks as Arc<dyn Hooks>),
+            publication_events: services.webhooks.as_ref().and_then(|webhooks| webhooks.publications()),
             ready: services.ready.clone(),
             draining: controls.draining.subscribe(),
             config: controls.limits.subscribe(),
@@ -234,6 +236,7 @@ struct ShardThread {
     access: Arc<Access>,
     limits: Arc<Limits>,
     hooks: Option<Arc<dyn Hooks>>,
+    publication_events: Option<Arc<dyn PublicationEvents>>,
     ready: Arc<AtomicBool>,
     draining: watch::Receiver<Option<Drain>>,
     config: watch::Receiver<millrace_transport::Config>,
@@ -256,7 +259,8 @@ impl ShardThread {
             spawn_local(agent::serve(TcpListener::from_std(listener)?, self.ready, self.router.clone()));
         }
         let shard = Shard::new(self.id, self.router, self.engine, hub, sockets, delivery);
-        let admission = Admission::new(config, self.draining, self.tickets, self.access, self.limits, self.hooks);
+        let (hooks, events) = (self.hooks, self.publication_events);
+        let admission = Admission::new(config, self.draining, self.tickets, self.access, self.limits, hooks, events);
         let conference =
             Conference::new(shard.clone(), admission.clone(), self.rooms, self.relays, self.room_questions);
         spawn_local(conference.clone().answer_questions(self.rooms_asked));

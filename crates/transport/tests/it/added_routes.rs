@@ -89,8 +89,11 @@ fn serve_shard(listener: Listener, port: RtcPort, dummy: Dummy, stop: oneshot::R
         let tickets = Arc::new(TicketKey::new(b"secret"));
         let access = Arc::new(Access::from(AllowAll::default()));
         let limits = Limits::new(&config, 1024);
-        let context =
-            Context::new(shard, Admission::new(config, draining, tickets, access, limits, None), Arc::new(NoPages));
+        let context = Context::new(
+            shard,
+            Admission::new(config, draining, tickets, access, limits, None, None),
+            Arc::new(NoPages),
+        );
         context.add_routes(Rc::new(dummy));
         serve(context, listener, None, Some(port), async move { drop(stop.await) }).await.unwrap();
     });

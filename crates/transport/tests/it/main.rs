@@ -32,3 +32,4 @@ mod session;
 mod state;
 mod switching;
 mod tls;
+mod webhooks;

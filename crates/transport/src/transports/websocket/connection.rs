@@ -15,7 +15,6 @@ use super::{Upgrade, publish_queue};
 use crate::{
     admission::{
         self, PublishTarget, Publishing,
-        hooks::Hook,
         limits::{ConnectionQuotas, ConnectionSlot, Direction},
     },
     connection::{BarePublisher, ConnectionProtocol, EventLoop, Queued, encode_text},
@@ -206,7 +205,7 @@ fn handle_message(
 /// closed instead.
 fn publish(event_loop: &Rc<EventLoop>, id: ConnId, target: &mut PublishTarget, publication: NewPublication) {
     let admission = event_loop.admission();
-    if admission.hooks(Hook::Publish, target.channel().as_str()).is_some() {
+    if admission.may_delay(target.channel()) {
         return publish_queue::push(event_loop, id, target, publication);
     }
     let bytes_max = admission.config().message_bytes_max.max(1);
