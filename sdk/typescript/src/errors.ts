@@ -70,13 +70,9 @@ export function refused({ code = '', detail = code, retry = false, reason = code
  * because the next connection uses a new token.
  */
 export function closeError(code: number, reason: string | undefined, address: string): MillraceError {
-  const kind: ErrorCode = /^10(0[2379]|10)$/.test(String(code))
-    ? 'protocol'
-    : code === 1008 || code === 4003
-      ? 'auth'
-      : code === 1000 || (code > 3999 && code !== 4001)
-        ? 'rejected'
-        : 'network';
+  // Close codes have four digits.
+  const isOneOf = (codes: RegExp): boolean => codes.test(`${code}`);
+  const kind: ErrorCode = isOneOf(/10(0[2379]|10)/) ? 'protocol' : isOneOf(/1008|4003/) ? 'auth' : isOneOf(/1000|^4(?!001)/) ? 'rejected' : 'network';
   return new MillraceError(kind, `${address} closed with ${code}: ${reason || 'no reason given'}`, { transport: 'websocket' });
 }
 
