@@ -85,6 +85,12 @@ pub trait Engine: Send + Sync {
         None
     }
 
+    /// Returns the names of all live nodes, including this one, or `None` if no other node can share the engine. A node
+    /// that was killed is live until its lease ends, at most 5 s after the last renewal.
+    fn live_nodes(&self) -> Answer<Result<Option<Vec<String>>, Error>> {
+        Answer::now(Ok(None))
+    }
+
     /// Asks all other live nodes and waits for their answers, for at most `wait`. The question must not be a channel
     /// name. A node of another version may not know the question; it then counts as missing.
     fn ask_nodes(&self, _question: &str, _wait: Duration) -> Answer<Result<NodeAnswers, Error>> {

@@ -24,7 +24,7 @@ mod smallest;
 mod sqlite;
 
 pub use answer::Answer;
-pub use config::{Config, HistoryConfig};
+pub use config::{Config, HistoryConfig, INTERNAL_LOGS};
 pub use deliver::Deliver;
 pub use engine::{Answerer, ChannelSlot, Engine, Newest, NodeAnswers};
 pub use log_rate_limit::LogRateLimit;

@@ -7,10 +7,12 @@
 
 mod mailbox;
 pub mod metrics;
+mod observer;
 mod router;
 mod shard;
 
 pub use mailbox::{ChannelEvent, Delivery, Mailbox, Moved};
 pub use metrics::{Family, MetricKind, Metrics};
+pub use observer::{Member, Observer};
 pub use router::Router;
-pub use shard::{Shard, Sockets, Start, Waiting};
+pub use shard::{Client, Shard, ShardObserver, Sockets, Start, Waiting};

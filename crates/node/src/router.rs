@@ -2,21 +2,21 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
         atomic::{
             AtomicU32, AtomicU64, AtomicUsize,
-            Ordering::{Acquire, Relaxed, Release, SeqCst},
+            Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
         },
     },
 };
 
-use millrace_delivery::{ChannelKey, prefetch};
+use millrace_delivery::{ChannelKey, ConnId, prefetch};
 use millrace_engine::Deliver;
 use millrace_protocol::{ChannelName, Code, Epoch, Error, Pattern, PatternMap, Position, Publication};
 use smallvec::SmallVec;
 
 use crate::{
-    Delivery, Mailbox,
+    Delivery, Mailbox, Observer,
     mailbox::{ChannelEvent, Moved},
 };
 
@@ -50,6 +50,8 @@ pub struct Router {
     pattern_count: AtomicUsize,
     patterns_max: AtomicUsize,
     hasher: RandomState,
+    node: OnceLock<Box<str>>,
+    observer: OnceLock<Arc<dyn Observer>>,
 }
 
 impl Router {
@@ -63,7 +65,27 @@ impl Router {
             pattern_count: AtomicUsize::new(0),
             patterns_max: AtomicUsize::new(usize::MAX),
             hasher: RandomState::new(),
+            node: OnceLock::new(),
+            observer: OnceLock::new(),
         }
+    }
+
+    /// Sets the name of this node, and the observer of its readers, if any. Call it once, before the shards start.
+    pub fn set_node(&self, name: &str, observer: Option<Arc<dyn Observer>>) {
+        let _ = self.node.set(name.into());
+        if let Some(observer) = observer {
+            let _ = self.observer.set(observer);
+        }
+    }
+
+    pub fn observer(&self) -> Option<&Arc<dyn Observer>> {
+        self.observer.get()
+    }
+
+    /// Returns the id of a connection, unique over all nodes: `NODE-SHARD-SLOT-GENERATION`.
+    pub fn connection_id(&self, shard: usize, conn: ConnId) -> String {
+        let node = self.node.get().map_or("", |node| node);
+        format!("{node}-{shard}-{}-{}", conn.slot, conn.generation)
     }
 
     pub fn shards(&self) -> usize {
@@ -96,8 +118,8 @@ impl Router {
         wanted.iter().zip(&self.mailboxes).any(|(wanted, mailbox)| *wanted && mailbox.is_congested())
     }
 
-    /// Sets the number of readers of a channel in a shard. Calls `watch` if this gives the node its first reader of
-    /// the channel, or removes the last one.
+    /// Sets the number of readers of a channel in a shard, and returns the change. Calls `watch` if this gives the node
+    /// its first reader of the channel, or removes the last one.
     pub fn set_readers(
         &self,
         shard: usize,
@@ -105,12 +127,12 @@ impl Router {
         key: ChannelKey,
         readers: u32,
         watch: impl FnOnce(bool),
-    ) {
+    ) -> i64 {
         let mut routes = self.stripe(channel);
         let route = self.open(&mut routes, channel);
         let was_read = is_read(route);
         route.ways[shard].key.store(key.to_bits(), Relaxed);
-        route.ways[shard].readers.store(readers, Release);
+        let readers_before = route.ways[shard].readers.swap(readers, AcqRel);
         let is_read = is_read(route);
         // Only the table holds the route: the engine has no reference to it.
         if !is_read && Arc::strong_count(route) == 1 {
@@ -120,6 +142,7 @@ impl Router {
         if is_read != was_read {
             watch(is_read);
         }
+        i64::from(readers) - i64::from(readers_before)
     }
 
     /// Sets the number of readers of a pattern in a shard. Calls `watch` as in [`Router::set_readers`]. Cost per

@@ -17,7 +17,9 @@ pub mod ticket;
 mod transport;
 pub mod websocket;
 
-pub use channel::{ChannelName, INTERNAL, NAME_BYTES_MAX, Pattern, is_internal, is_reserved};
+pub use channel::{
+    ChannelName, INTERNAL, NAME_BYTES_MAX, Pattern, ROSTER_NAME_BYTES_MAX, is_internal, is_reserved, roster_of,
+};
 pub use encoding::Encoding;
 pub use error::{CODES, Code, Error};
 pub use grant::{Grant, Permission};

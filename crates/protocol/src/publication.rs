@@ -129,6 +129,11 @@ impl NewPublication {
         Self { key: Some(key), is_deletion: true, ..Self::new(Kind::Text, []) }
     }
 
+    /// Sets the condition under which the publication enters.
+    pub fn only_if(self, expected: Expected) -> Self {
+        Self { expected: Some(expected), ..self }
+    }
+
     /// Sets the holder.
     pub fn held_by(self, holder: Holder) -> Self {
         Self { holder, ..self }

@@ -57,7 +57,7 @@ pub struct MemoryEngine<D: Deliver> {
     evict_again_ms: AtomicU64,
     /// Number of channels of each holder.
     shares: Shares,
-    /// History limits of the channels of each namespace.
+    /// History limits of the channels of each class of [`Shares`].
     bounds: Vec<Bounds>,
     epoch: Epoch,
     deliver: Arc<D>,
@@ -102,7 +102,7 @@ impl<D: Deliver> MemoryEngine<D> {
         let (channels, bytes, forgotten, look_again_ms, displace_again_ms, evict_again_ms) = Default::default();
         let channels_max = config.channels_max.min((config.history_bytes_max / 2 / CHANNEL_BYTES).max(CHANNELS_MIN));
         let shares = Shares::new(&config, channels_max);
-        let bounds = shares.names().map(|namespace| config.bounds(namespace)).collect();
+        let bounds = shares.classes().map(|class| config.of_class(class).bounds()).collect();
         let evicting = Mutex::default();
         Self {
             config,
@@ -140,7 +140,7 @@ impl<D: Deliver> MemoryEngine<D> {
                 let Channel { history, namespace, .. } = &mut stripe.channels[index as usize];
                 self.count(history, |history| work(history, &self.bounds[*namespace as usize]))
             }
-            None => work(&mut self.empty(), &self.config.bounds(name.namespace())),
+            None => work(&mut self.empty(), &self.config.bounds(name)),
         }
     }
 

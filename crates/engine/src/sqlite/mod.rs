@@ -101,7 +101,7 @@ impl<D: Deliver> SqliteEngine<D> {
     }
 
     fn ask(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Ask {
-        let bounds = self.shared.config.bounds(name.namespace());
+        let bounds = self.shared.config.bounds(name);
         let unborn = self.shared.unborn();
         Ask { name: name.clone(), since, policy, limit, now_ms: self.now_ms(), bounds, unborn }
     }
@@ -130,7 +130,7 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
 
     fn page(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Answer<Result<Page, Error>> {
         let Shared { config, tails, .. } = &*self.shared;
-        if since.is_state() && config.bounds(name.namespace()).keys_max == 0 {
+        if since.is_state() && config.bounds(name).keys_max == 0 {
             return Answer::now(Err(no_state()));
         }
         let now_ms = self.now_ms();
@@ -141,7 +141,7 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
                 self.readers.ask(move |db| reader::page(db, ask))
             }
             Found::Nothing => {
-                let bounds = config.bounds(name.namespace());
+                let bounds = config.bounds(name);
                 Answer::now(Ok(History::new(self.shared.unborn()).page(since, policy, limit, now_ms, &bounds)))
             }
         }

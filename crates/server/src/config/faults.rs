@@ -119,6 +119,8 @@ fn schema() -> Table {
         durable: Some(false),
         state: Some(false),
         keys_max: Some(0),
+        roster: Some(false),
+        roster_grace: Some(std::time::Duration::ZERO),
         anonymous: Vec::new(),
         hooks: crate::hooks::NamespaceConfig {
             subscribe: Some(String::new()),

@@ -210,6 +210,9 @@ const INTERNAL_BYTES_MAX: usize = 64 << 20;
 /// Allowed maximum numbers of keys of a state.
 const KEYS: std::ops::RangeInclusive<usize> = 1..=10_000_000;
 
+/// Longest time for which a member without a connection may stay in a roster.
+const GRACE_MAX: Duration = Duration::from_secs(60 * 60);
+
 /// The defaults, with a comment for every key.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");
 
@@ -289,6 +292,13 @@ impl Config {
         if let Some((name, _)) = self.namespaces.iter().find(|(_, own)| !KEYS.contains(&keys_max(own))) {
             return bad(&format!("namespaces.{name}.keys_max"), "must be from 1 to 10000000 keys");
         }
+        let grace = |own: &Namespace| own.history(self.history).roster_grace;
+        if self.history.roster_grace > GRACE_MAX {
+            return bad("history.roster_grace", "must be at most 1h");
+        }
+        if let Some((name, _)) = self.namespaces.iter().find(|(_, own)| grace(own) > GRACE_MAX) {
+            return bad(&format!("namespaces.{name}.roster_grace"), "must be at most 1h");
+        }
         if [self.drain.announce, self.drain.window, self.drain.window_max, self.drain.ticket].iter().any(|d| *d > DAY) {
             return bad("drain", "must have durations of at most 1day");
         }
@@ -317,12 +327,42 @@ impl Config {
                 age_max: self.auth.revocation_lifetime(),
                 ..millrace_engine::HistoryConfig::default()
             },
+            internal_states: self.keeps_lists().then(|| millrace_engine::HistoryConfig {
+                bytes_max: INTERNAL_BYTES_MAX,
+                age_max: DAY,
+                state: true,
+                keys_max: self.engine.channels_max.max(1),
+                ..millrace_engine::HistoryConfig::default()
+            }),
             reserved: vec!["rooms".into()],
             channels_max: self.engine.channels_max,
             history_bytes_max: self.engine.history_bytes_max,
             wait: self.engine.wait,
             prefix: self.engine.prefix.clone(),
         }
+    }
+
+    /// Returns true if the nodes keep any list: rosters.
+    pub fn keeps_lists(&self) -> bool {
+        self.history.roster || self.namespaces.values().any(|own| own.history(self.history).roster)
+    }
+
+    /// Returns which lists this node keeps, or `None` if none.
+    pub fn lists(&self) -> Option<millrace_presence::Wanted> {
+        if !self.keeps_lists() {
+            return None;
+        }
+        let engine = self.engine();
+        let roster_grace_ms = move |channel: &ChannelName| {
+            let history = engine.of(channel);
+            history.roster.then_some(history.roster_grace.as_millis() as u64)
+        };
+        Some(millrace_presence::Wanted {
+            roster_grace_ms: Box::new(roster_grace_ms),
+            is_channel_listed: Box::new(|_| false),
+            connections: false,
+            channels_grace_ms: 0,
+        })
     }
 
     /// Returns the permissions without a token, per namespace.

@@ -15,6 +15,9 @@ pub struct Namespace {
     pub durable: Option<bool>,
     pub state: Option<bool>,
     pub keys_max: Option<usize>,
+    pub roster: Option<bool>,
+    #[serde(with = "humantime_serde")]
+    pub roster_grace: Option<Duration>,
     /// Permissions without a token.
     pub anonymous: Vec<Permission>,
     #[serde(skip_serializing_if = "is_default")]
@@ -34,6 +37,8 @@ impl Namespace {
             durable: self.durable.unwrap_or(all.durable),
             state: self.state.unwrap_or(all.state),
             keys_max: self.keys_max.unwrap_or(all.keys_max),
+            roster: self.roster.unwrap_or(all.roster),
+            roster_grace: self.roster_grace.unwrap_or(all.roster_grace),
         }
     }
 }

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use millrace_engine::Engine;
 use millrace_hooks::Hooks;
 use millrace_node::Router;
+use millrace_presence::Presence;
 use millrace_protocol::ticket::TicketKey;
 use millrace_transport::{
     Limits,
@@ -32,6 +33,10 @@ pub struct Services {
     pub auth: Arc<Auth>,
     pub access: Arc<Access>,
     pub hooks: Option<Arc<Hooks>>,
+    /// Name of this node, new at every start.
+    pub node: String,
+    /// The lists that the nodes keep, if any.
+    pub presence: Option<Arc<Presence>>,
 }
 
 /// Opens the engine, reads the keys of tokens, starts the hooks, and creates the pages.
@@ -42,6 +47,10 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
     let router = Arc::new(Router::new(shards));
     let engine = millrace_engine::open(&config.engine.url, config.engine(), router.clone(), unix_ms)
         .context("the engine (`engine.url`) cannot be opened")?;
+    let node = node_name(&engine)?;
+    let lists = config.lists().map(|wanted| Presence::start(&node, engine.clone(), wanted, None).map(Arc::new));
+    let presence = lists.transpose()?;
+    router.set_node(&node, presence.as_ref().map(|presence| presence.observer()));
     let metrics: Vec<ShardMetrics> = (0..shards).map(|_| ShardMetrics::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));
     let name = millrace_engine::shown_url(&config.engine.url);
@@ -64,7 +73,16 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
         behind_proxy: config.server.behind_proxy,
         is_https: tls.is_some() && !config.server.behind_proxy,
     });
-    Ok(Services { router, engine, metrics, ready, limits, site: Arc::new(site), tickets, auth, access, hooks })
+    let site = Arc::new(site);
+    Ok(Services { router, engine, metrics, ready, limits, site, tickets, auth, access, hooks, node, presence })
+}
+
+/// Returns the name of this node: the engine's, or a random one.
+fn node_name(engine: &Arc<dyn Engine>) -> io::Result<String> {
+    match engine.node() {
+        Some(node) => Ok(node.to_owned()),
+        None => Ok(format!("{:016x}", getrandom::u64().map_err(io::Error::other)?)),
+    }
 }
 
 /// Returns the key of resume tickets: derived from the configured secret, or else random.

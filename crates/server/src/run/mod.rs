@@ -21,6 +21,7 @@ use std::{
 use anyhow::Context as _;
 use millrace_engine::Engine;
 use millrace_hooks::Hooks;
+use millrace_presence::Presence;
 use millrace_transport::{Drain, RECONNECT_GRACE, access::unix_s};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -52,6 +53,7 @@ pub struct Running {
     metrics: Vec<ShardMetrics>,
     auth: Arc<Auth>,
     hooks: Option<Arc<Hooks>>,
+    presence: Option<Arc<Presence>>,
     /// The configuration in effect, before [`memory::apportion`].
     config: Config,
 }
@@ -86,8 +88,8 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     }
     let shards = services.metrics.len();
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
-    let Services { ready, engine, metrics, auth, hooks, .. } = services;
-    Ok(Running { address, admin, threads, ready, tls, engine, metrics, auth, hooks, config })
+    let Services { ready, engine, metrics, auth, hooks, presence, .. } = services;
+    Ok(Running { address, admin, threads, ready, tls, engine, metrics, auth, hooks, presence, config })
 }
 
 impl Running {
@@ -153,6 +155,9 @@ impl Running {
     /// Stops all threads without a drain.
     pub fn stop(self) {
         self.threads.stop();
+        if let Some(presence) = &self.presence {
+            presence.stop();
+        }
         self.engine.close();
         tracing::info!("stopped");
     }

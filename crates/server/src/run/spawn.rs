@@ -120,7 +120,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
         router: services.router.clone(),
         config: controls.shown.subscribe(),
         shards: questions,
-        node: node_name(&services.engine)?,
+        node: services.node.clone(),
         now_s: unix_s,
     };
     let (read, revocations_read) = thread_mpsc::channel();
@@ -191,14 +191,6 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
         (config.limits.memory_bytes_max, services.limits.clone(), services.engine.clone());
     handles.push(thread("memory", move || memory::watch(bytes_max, &limits, &engine, &watched))?);
     Ok(Threads { controls, handles, memory })
-}
-
-/// Returns the name of this node in the answers to operators.
-fn node_name(engine: &Arc<dyn Engine>) -> io::Result<String> {
-    match engine.node() {
-        Some(node) => Ok(node.to_owned()),
-        None => Ok(format!("{:016x}", getrandom::u64().map_err(io::Error::other)?)),
-    }
 }
 
 fn thread(name: impl Into<String>, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use millrace_delivery::ConnId;
 use millrace_engine::Answer;
 use millrace_protocol::{
-    Code, Kind, NewPublication,
+    Code, Kind, NewPublication, Transport,
     session::encode_reply,
     websocket::{self, CloseFrame, DecoderLimits, Message},
 };
@@ -62,7 +62,7 @@ pub async fn adopt(
             deflate.is_some(),
             ConnectionQuotas::new(connection_slot, reader_slot),
         );
-        sockets.grants.put(id, caller.clone());
+        sockets.set_caller(id, caller.clone(), if session { Transport::Session } else { Transport::WebSocket });
         id
     });
     let request = request.filter(|request| request.subscribe);

@@ -1,0 +1,3 @@
+mod reader;
+mod sim;
+mod world;
