@@ -33,7 +33,7 @@ pub struct Entry {
     pub time: u64,
 }
 
-/// What an update has changed in a state.
+/// Change of a state by an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// The key has a new entry.

@@ -92,7 +92,11 @@ export interface KeyedState<T = unknown> extends Iterable<StateEntry<T>>, AsyncD
   close(): Promise<void>;
 }
 
-export type StateOptions<T> = Pick<SubscribeOptions<T>, 'signal' | 'schema'>;
+/**
+ * With the policy `latest`, a reader that is behind skips values that a newer one of the same key has replaced. Over a
+ * data channel, changes can then be lost until the next change of the key.
+ */
+export type StateOptions<T> = Pick<SubscribeOptions<T>, 'signal' | 'schema' | 'policy'>;
 
 /** Reads the keyed state `channel`. A client needs the permission to subscribe; to change the state, to publish. */
 export function state<T = unknown>(mr: Pick<Client<any>, 'subscribe'>, channel: string, options: StateOptions<T> = {}): KeyedState<T> {

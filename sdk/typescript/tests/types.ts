@@ -1,6 +1,7 @@
 // Type tests, which are not run. `npm run check` fails if a line compiles that must not, or if a valid line does not
 // compile.
 import { millrace, type Subscription } from '../src/index.js';
+import { roster } from '../src/roster.js';
 import { state } from '../src/state.js';
 
 interface Telemetry {
@@ -31,6 +32,8 @@ export async function typed(): Promise<void> {
   await cars.set('1', { speed: speed ?? 0 }, { ifMatch: cars.entry('1')?.position ?? '0', ttl: 60 });
   // @ts-expect-error wrong value
   await cars.set('1', { rpm: 1 });
+  // @ts-expect-error only the server changes a roster
+  roster(mr, 'chat/1').set('ann', {});
   const open = millrace('http://localhost');
   open.subscribe('anything').on(({ data }) => {
     // @ts-expect-error unknown until a schema or a type says what it is
