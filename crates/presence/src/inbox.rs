@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::lists;
 
-/// Which lists are kept. A list that nobody wants costs one call per change.
+/// The lists to keep. A change in another list costs one call.
 pub struct Wanted {
     /// Returns the time in milliseconds for which a member without a connection stays in the roster of this channel.
     /// `None`: the channel has no roster.

@@ -10,7 +10,6 @@
 //! Read first: [`Writer`], [`Entry`], [`Presence`].
 
 mod cleanup;
-mod entry;
 mod inbox;
 mod list;
 pub mod lists;
@@ -19,8 +18,8 @@ mod presence;
 mod request;
 mod writer;
 
-pub use entry::Entry;
 pub use inbox::Wanted;
+pub use millrace_protocol::ListEntry as Entry;
 pub use presence::{Consumer, Presence, execute};
 pub use request::{Request, RequestId, Response};
 pub use writer::{Now, Stats, Writer};

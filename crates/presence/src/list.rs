@@ -75,7 +75,7 @@ struct Tracked {
     is_uncertain: bool,
 }
 
-/// What this node knows about the entry of a key.
+/// State of the entry of a key, as this node knows it.
 enum Known {
     /// Nothing, or that the key does not exist.
     Absent,
@@ -113,7 +113,7 @@ pub struct Write {
     pub sent: Sent,
 }
 
-/// What a write contains.
+/// Content of a write.
 #[derive(Clone, Debug)]
 pub struct Sent {
     own: u32,
@@ -121,7 +121,7 @@ pub struct Sent {
     is_deletion: bool,
 }
 
-/// What follows from the answer to a write.
+/// Next step after the answer to a write.
 pub enum Next {
     Nothing,
     /// Write the key again, now.

@@ -52,7 +52,7 @@ pub struct Check {
     found: BTreeMap<String, (Position, bool)>,
 }
 
-/// What a check has found.
+/// Result of a check.
 #[derive(Debug, Default, PartialEq)]
 pub struct Found {
     /// This node's key is marked or missing.

@@ -1,4 +1,4 @@
-//! What the state machine asks of the engine, and the answers.
+//! Requests of the state machine to the engine, and their answers.
 
 use std::collections::{HashMap, VecDeque};
 

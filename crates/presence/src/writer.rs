@@ -65,7 +65,7 @@ enum Leaving {
     Done,
 }
 
-/// What a request in flight is for. `name`: the name of this node when it was sent.
+/// Purpose of a request in flight. `name`: the name of this node when the request was sent.
 enum Purpose {
     Write { list: ChannelName, key: Arc<str>, name: Arc<str>, sent: Sent },
     Read { list: ChannelName, key: Arc<str>, name: Arc<str>, at: Position },

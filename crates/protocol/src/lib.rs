@@ -8,6 +8,7 @@ mod channel;
 pub mod encoding;
 mod error;
 mod grant;
+mod list_entry;
 mod pattern_map;
 mod position;
 mod publication;
@@ -24,6 +25,7 @@ pub use channel::{
 pub use encoding::Encoding;
 pub use error::{CODES, Code, Error};
 pub use grant::{Grant, Permission};
+pub use list_entry::ListEntry;
 pub use pattern_map::PatternMap;
 pub use position::{Epoch, Gap, Position, Since};
 pub use publication::{

@@ -15,6 +15,7 @@ use http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use millrace_engine::Engine;
 use millrace_hooks::Hooks;
 use millrace_node::MetricKind;
+use millrace_presence::Presence;
 use millrace_transport::{
     Limits, Pages,
     http::{Body, Response, text},
@@ -23,7 +24,7 @@ use millrace_transport::{
 use serde::Deserialize;
 
 use crate::{
-    hooks, log,
+    hooks, lists, log,
     metrics::{Exposition, ShardMetrics},
     tls::acme,
     turn,
@@ -98,6 +99,8 @@ pub struct Site {
     pub turn: Option<Arc<millrace_conference::turn::Metrics>>,
     /// The hooks to the app's back end, if any is configured.
     pub hooks: Option<Arc<Hooks>>,
+    /// The lists that the nodes keep, if any.
+    pub presence: Option<Arc<Presence>>,
     assets: HashMap<String, Loaded>,
 }
 
@@ -128,6 +131,7 @@ impl Site {
             acme: None,
             turn: None,
             hooks: None,
+            presence: None,
             assets,
         }
     }
@@ -204,6 +208,9 @@ impl Site {
         }
         if let Some(hooks) = &self.hooks {
             hooks::render(hooks, &mut out);
+        }
+        if let Some(presence) = &self.presence {
+            lists::render(&presence.stats(), &mut out);
         }
         log::render(&mut out);
         let out = out.into_text();

@@ -20,6 +20,7 @@ mod presence;
 mod process;
 mod report;
 mod rolling;
+mod roster;
 mod shards;
 mod storm;
 mod wire;

@@ -25,7 +25,7 @@ use crate::reader::Reader;
 const LEASE_MS: u64 = 5000;
 pub const GRACE_MS: u64 = 2000;
 
-struct Nowhere;
+pub struct Nowhere;
 
 impl Deliver for Nowhere {
     type Route = ();

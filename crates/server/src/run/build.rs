@@ -73,6 +73,7 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
         behind_proxy: config.server.behind_proxy,
         is_https: tls.is_some() && !config.server.behind_proxy,
     });
+    site.presence.clone_from(&presence);
     let site = Arc::new(site);
     Ok(Services { router, engine, metrics, ready, limits, site, tickets, auth, access, hooks, node, presence })
 }

@@ -30,7 +30,7 @@ use crate::{
     Shard,
     admission::{self, access::Caller, limits::Direction},
     connection::{CommandQueue, EventLoop, OUT_BYTES_MAX, Queued, SessionPublisher, Sockets, encode_text, send_text},
-    polling::range,
+    polling::{members, range},
 };
 
 /// Maximum bytes of publications in one `history` reply.
@@ -186,9 +186,13 @@ async fn execute(
     let caller = || shard.sockets().grants.caller(id).cloned();
     match command {
         Command::Ping => ok(json!({ "time": now_ms })),
-        Command::Presence { channel } => {
+        Command::Presence { channel, members: None } => {
             shard.sockets().grants.may(id, Permission::Presence, &channel)?;
             ok(json!({ "count": shard.engine.presence(&channel).await? }))
+        }
+        Command::Presence { channel, members: Some(page) } => {
+            shard.sockets().grants.may(id, Permission::Presence, &channel)?;
+            ok(members::page(shard, &channel, page).await?.to_json(None))
         }
         Command::Publish { channel, publication } => {
             let mut target = shard.sockets().grants.caller(id)?.may_publish(channel)?;

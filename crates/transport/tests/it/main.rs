@@ -26,6 +26,7 @@ mod limits;
 mod many;
 mod openapi;
 mod ranges;
+mod roster;
 mod server;
 mod session;
 mod state;

@@ -3,9 +3,10 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// The value of a key in a list: how many connections each node has, and since when the key is in the list.
+/// The value of a key in a list that servers keep, such as the roster of a channel: the number of connections of each
+/// node, and the time since which the key is in the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct ListEntry {
     /// Time at which the first node added the key, in milliseconds since 1970.
     pub since_ms: u64,
     /// Information about a member, as JSON.
@@ -24,7 +25,7 @@ struct Json<'a> {
     nodes: BTreeMap<Cow<'a, str>, u32>,
 }
 
-impl Entry {
+impl ListEntry {
     pub fn connections(&self) -> u64 {
         self.nodes.values().map(|connections| u64::from(*connections)).sum()
     }
@@ -57,15 +58,15 @@ mod tests {
     #[test]
     fn entry_survives_encoding() {
         let nodes = [("a".into(), 2), ("b.1".into(), 3)].into();
-        let entry = Entry { since_ms: 7, info: Some(r#"{"name" : "Ann"}"#.into()), nodes };
+        let entry = ListEntry { since_ms: 7, info: Some(r#"{"name" : "Ann"}"#.into()), nodes };
         let text = entry.encode();
         let expected = r#"{"connections":5,"since_ms":7,"info":{"name" : "Ann"},"nodes":{"a":2,"b.1":3}}"#;
         assert_eq!(std::str::from_utf8(&text).unwrap(), expected);
-        assert_eq!(Entry::decode(&text), Some(entry));
-        let plain = Entry { nodes: [("a".into(), 1)].into(), ..Entry::default() };
-        assert_eq!(Entry::decode(&plain.encode()), Some(plain));
+        assert_eq!(ListEntry::decode(&text), Some(entry));
+        let plain = ListEntry { nodes: [("a".into(), 1)].into(), ..ListEntry::default() };
+        assert_eq!(ListEntry::decode(&plain.encode()), Some(plain));
         for bad in ["", "{}", "[1]", r#"{"connections":1,"since_ms":-1,"nodes":{}}"#, "\u{1}"] {
-            assert_eq!(Entry::decode(bad.as_bytes()), None, "{bad}");
+            assert_eq!(ListEntry::decode(bad.as_bytes()), None, "{bad}");
         }
     }
 }
