@@ -47,7 +47,7 @@ const CODES: Readonly<Record<string, ErrorCode>> = {
 /** Returns the error for a response with an error status. */
 export async function problem(response: Response): Promise<MillraceError> {
   const { status } = response;
-  const retryAfter = Number(response.headers.get('Retry-After')) * 1000 || undefined;
+  const retryAfter = +response.headers.get('Retry-After')! * 1000 || undefined;
   let refusal: Refusal = {};
   try {
     refusal = (await response.json()) as Refusal;

@@ -1,4 +1,4 @@
-// The members of a channel as a live list.
+// The members of a channel: a live list, and pages of it.
 //
 //   import { millrace } from '@millrace/client';
 //   import { roster } from '@millrace/client/roster';
@@ -8,6 +8,8 @@
 //
 // The server keeps the list as a keyed state beside the channel. It needs the permission `presence`. Source:
 // docs/reference/protocol.md, "Presence".
+import type { Ask } from './link.js';
+import { signalOf } from './listen.js';
 import { state, type KeyedState, type StateOptions } from './state.js';
 import type { Client } from './types.js';
 
@@ -35,4 +37,29 @@ export function roster<Info = unknown>(mr: Pick<Client<any>, 'subscribe'>, chann
   return Object.defineProperty(members, 'connections', {
     get: () => [...members].reduce((sum, { value }) => sum + value.connections, 0),
   }) as unknown as Roster<Info>;
+}
+
+/** One page of members. */
+export interface MembersPage<Info = unknown> {
+  /** Number of open subscriptions of the channel. */
+  readonly count: number;
+  readonly members: readonly (Member<Info> & { readonly id: string })[];
+}
+
+/**
+ * Yields the members of `channel`, page by page. A page is requested when the loop reaches it. If members have joined
+ * or left meanwhile, the pages together may be stale; `roster` stays current.
+ */
+export async function* members<Info = unknown>(
+  mr: Pick<Client<any>, 'subscribe'>,
+  channel: string,
+  { limit = 1000, signal, timeoutMs }: { readonly limit?: number; readonly signal?: AbortSignal | undefined; readonly timeoutMs?: number } = {},
+): AsyncGenerator<MembersPage<Info>> {
+  const { ask } = mr as unknown as { ask: Ask };
+  for (let after: string | undefined; ; ) {
+    const page = await ask('presence', { channel, members: true, limit, ...(after && { after }) }, signalOf(signal, timeoutMs));
+    yield { count: page.count, members: page.members as MembersPage<Info>['members'] };
+    after = page.next;
+    if (!after) return;
+  }
 }

@@ -3,7 +3,7 @@ import { createHmac } from 'node:crypto';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { WebSocket } from 'ws';
 import { millrace, type ConnectOptions, type TransportName } from '../src/index.js';
-import { roster } from '../src/roster.js';
+import { members, roster } from '../src/roster.js';
 import { until } from './faulty-server.js';
 import { startMillrace, type RunningServer } from './millrace.js';
 
@@ -62,10 +62,28 @@ describe.each<TransportName>(['websocket', 'http-stream', 'sse', 'long-poll', 'p
     // A reader of the roster is no member of the channel.
     expect(present.get('observer')).toBeUndefined();
   });
+
+  test('pages contain each member once', async () => {
+    const channel = fresh();
+    const names = ['ann', 'bob', 'cid', 'dan', 'eve'];
+    await Promise.all(names.map((name) => connect(name).subscribe(channel).ready));
+    const observer = connect('observer', { transports: [transport] });
+    const present = roster(observer, channel);
+    await until(() => present.size === names.length, 'the members');
+    const pages = [];
+    for await (const page of members(observer, channel, { limit: 2, timeoutMs: 5000 })) pages.push(page);
+    expect(pages.map((page) => [page.count, page.members.length])).toEqual([[5, 2], [5, 2], [5, 1]]);
+    expect(pages.flatMap((page) => page.members.map(({ id, connections }) => `${id} ${connections}`)).sort()).toEqual(names.map((name) => `${name} 1`));
+    await expect(members(observer, channel, { signal: AbortSignal.abort() }).next()).rejects.toMatchObject({ code: 'aborted' });
+    await expect(members(observer, 'plain/1').next()).rejects.toMatchObject({ reason: 'bad_request' });
+  });
 });
 
 test('a roster needs the permission presence, and a namespace with rosters', async () => {
   const forbidden = connect('eve', { token: tokenOf('eve', ['subscribe']) });
   await expect(roster(forbidden, fresh()).ready).rejects.toMatchObject({ code: 'auth', reason: 'forbidden' });
   await expect(roster(connect('ann'), 'plain/1').ready).rejects.toMatchObject({ reason: 'bad_request' });
+  // The permission to subscribe is not needed.
+  const present = roster(connect('bob', { token: tokenOf('bob', ['presence']) }), fresh());
+  await present.ready;
 });

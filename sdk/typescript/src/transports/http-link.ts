@@ -63,7 +63,7 @@ export class HttpLink implements Link {
     const at = `/v1/${command}/${method}`;
     // A call is sent once. The caller's signal has the deadline.
     if (command === 'rpc') return this.#send(at, { body: JSON.stringify(params) ?? '', signal, timeoutMs: TIMER_MAX, headers: { 'Millrace-Timeout': timeout || undefined } });
-    return this.#persist<any>((signal) => (command === 'history' ? this.http.page(channel, since, query.limit, signal, until) : this.#send(at, { signal }, query)), signal);
+    return this.#persist<any>((signal) => (command === 'history' ? this.http.page(channel, since, query.limit, signal, until) : this.#send(at, { signal }, { ...query, members: query.members && '' })), signal);
   }
 
   async #send(path: string, ask: RequestOptions, query = {}): Promise<any> {
@@ -96,7 +96,7 @@ export class HttpLink implements Link {
     try {
       for (let attempt = 0; ; attempt++) {
         if (signal?.aborted) throw toError('aborted', 'aborted');
-        if (over.aborted) throw new MillraceError('network', 'the connection was closed');
+        if (over.aborted) throw new MillraceError('network', 'the connection was lost');
         try {
           return await ask(round.signal);
         } catch (thrown) {
@@ -171,7 +171,7 @@ export class HttpLink implements Link {
           if (!this.opened) await this.http.json('/v1/info', [], { signal });
           this.open(Date.now() - this.#asked);
           host.report('alive', Infinity);
-          if (!signal.aborted) await new Promise((resolve) => signal.addEventListener('abort', resolve));
+          await new Promise<void>((resolve) => onAbort(signal, resolve));
         }
       } catch (thrown) {
         // Only an aborted round is followed by the next round at once.

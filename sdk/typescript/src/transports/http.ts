@@ -118,5 +118,5 @@ export function parsePositions(list: string): [channel: string, position: string
  * Returns the server's clock from the `Date` header, to the second, or this machine's clock if the header is missing.
  */
 export function serverTime(response: Response): number {
-  return Date.parse(response.headers.get('Date') ?? '') || Date.now();
+  return Date.parse(response.headers.get('Date')!) || Date.now();
 }
