@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use millrace_delivery::Bounds;
-use millrace_protocol::{ChannelName, is_internal, roster_of};
+use millrace_protocol::{ChannelName, is_internal, is_room_state, roster_of};
 use serde::{Deserialize, Serialize};
 
 /// Limits of the history that channels keep.
@@ -58,6 +58,9 @@ pub struct HistoryConfig {
 /// Channels of the server itself that are logs. Its other channels are keyed states.
 pub const INTERNAL_LOGS: &[&str] = &[":millrace/revocations"];
 
+/// Namespace of the channels of rooms.
+pub(crate) const ROOMS: &str = "rooms";
+
 /// The limits that apply to a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class<'a> {
@@ -65,6 +68,8 @@ pub(crate) enum Class<'a> {
     Namespace(&'a str),
     /// Those of a namespace, for the roster of one of its channels.
     Roster(&'a str),
+    /// Those of the namespace `rooms`, for the states of rooms.
+    RoomState,
     InternalLog,
     InternalState,
 }
@@ -76,6 +81,7 @@ impl<'a> Class<'a> {
             return if INTERNAL_LOGS.contains(&name) { Self::InternalLog } else { Self::InternalState };
         }
         match roster_of(name) {
+            None if is_room_state(name) => Self::RoomState,
             None => Self::Namespace(channel.namespace()),
             Some(_) => Self::Roster(channel.namespace()),
         }
@@ -128,6 +134,8 @@ impl Config {
                 let history = self.of_class(Class::Namespace(namespace));
                 HistoryConfig { state: history.roster, ..history }
             }
+            // The whole state of a room has one key.
+            Class::RoomState => HistoryConfig { state: true, keys_max: 1, ..self.of_class(Class::Namespace(ROOMS)) },
             Class::InternalLog => self.internal,
             Class::InternalState => self.internal_states.unwrap_or(self.internal),
         }

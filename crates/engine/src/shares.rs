@@ -83,7 +83,7 @@ pub(crate) struct Shares {
     /// Entry 0 stands for all namespaces that the configuration does not name; the others are sorted by name.
     names: Vec<String>,
     /// Number of channels of each class: for each namespace its channels, then for each namespace its rosters, then the
-    /// logs and the states of the server itself.
+    /// logs and the states of the server itself, then the states of rooms.
     counts_by_class: Vec<AtomicUsize>,
 }
 
@@ -96,7 +96,7 @@ impl Shares {
         let named = config.namespaces.keys().chain(&config.reserved).filter(|name| !name.is_empty());
         let names: std::collections::BTreeSet<&String> = named.collect();
         let names: Vec<String> = std::iter::once(String::new()).chain(names.into_iter().cloned()).collect();
-        let counts_by_class = (0..2 * names.len() + 2).map(|_| AtomicUsize::new(0)).collect();
+        let counts_by_class = (0..2 * names.len() + 3).map(|_| AtomicUsize::new(0)).collect();
         Self { max, counts: HolderCounts::default(), names, counts_by_class }
     }
 
@@ -109,6 +109,7 @@ impl Shares {
             Class::Roster(namespace) => self.names.len() + named(namespace),
             Class::InternalLog => 2 * self.names.len(),
             Class::InternalState => 2 * self.names.len() + 1,
+            Class::RoomState => 2 * self.names.len() + 2,
         };
         class as u32
     }
@@ -117,7 +118,7 @@ impl Shares {
     pub fn classes(&self) -> impl Iterator<Item = Class<'_>> {
         let names = || self.names.iter().map(String::as_str);
         let of_namespaces = names().map(Class::Namespace).chain(names().map(Class::Roster));
-        of_namespaces.chain([Class::InternalLog, Class::InternalState])
+        of_namespaces.chain([Class::InternalLog, Class::InternalState, Class::RoomState])
     }
 
     /// Returns whether this holder may create a channel in this namespace while there are `used` channels.
@@ -261,9 +262,13 @@ mod tests {
             used += 1;
         }
         assert_eq!(used, 3200);
-        let rooms = shares.namespace(&ChannelName::parse("rooms/a/state").unwrap());
+        let rooms = shares.namespace(&ChannelName::parse("rooms/a/chat").unwrap());
         assert_eq!((rooms, shares.classes().nth(1)), (1, Some(Class::Namespace("rooms"))));
-        assert!(shares.may_create(Holder::new(9999), rooms, used));
+        let states = shares.namespace(&ChannelName::parse("rooms/a/state").unwrap());
+        assert_eq!(shares.classes().nth(states as usize), Some(Class::RoomState));
+        assert!(
+            shares.may_create(Holder::new(9999), rooms, used) && shares.may_create(Holder::new(9999), states, used)
+        );
         assert!(!shares.may_create(Holder::new(9999), 0, used));
     }
 

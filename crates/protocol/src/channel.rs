@@ -190,6 +190,16 @@ pub fn roster_of(name: &str) -> Option<&str> {
     name.strip_suffix(MEMBERS)
 }
 
+/// Returns true if this channel holds the state of a room: `rooms/{room}/state`, which is always a keyed state.
+pub fn is_room_state(channel: &str) -> bool {
+    room_channel(channel) == Some("state")
+}
+
+/// Returns which channel of a room this is: `chat` for `rooms/kitchen/chat`. `None` for all other names.
+fn room_channel(channel: &str) -> Option<&str> {
+    Some(channel.strip_prefix("rooms/")?.split_once('/')?.1)
+}
+
 /// Returns true if only the server may publish to this channel: a roster, and the state, the reports and the inboxes of
 /// a room.
 ///
@@ -198,7 +208,7 @@ pub fn is_reserved(channel: &str) -> bool {
     if roster_of(channel).is_some() {
         return true;
     }
-    let Some((_, rest)) = channel.strip_prefix("rooms/").and_then(|rest| rest.split_once('/')) else { return false };
+    let Some(rest) = room_channel(channel) else { return false };
     matches!(rest, "state" | "reports" | "inbox") || rest.starts_with("inbox/")
 }
 
@@ -338,6 +348,7 @@ mod tests {
             ("room/a/state", false),
         ] {
             assert_eq!(is_reserved(channel), reserved, "{channel}");
+            assert_eq!(is_room_state(channel), channel == "rooms/a/state", "{channel}");
         }
     }
 }

@@ -10,6 +10,7 @@ mod earl;
 mod flood;
 mod gateway;
 mod hygiene;
+mod keyed_states;
 mod lab;
 mod link_page;
 mod memory;

@@ -511,7 +511,7 @@ mod tests {
         assert_eq!(flood(&world, 1, "flood"), 8000);
         for holder in 2..102 {
             assert_eq!(world.append_by(holder, &format!("honest/{holder}"), 10), Ok(1));
-            assert_eq!(world.append_by(holder, &format!("rooms/{holder}/state"), 10), Ok(1));
+            assert_eq!(world.append_by(holder, &format!("rooms/{holder}/chat"), 10), Ok(1));
             assert_eq!(world.append_by(1, &format!("flood/again/{holder}"), 10), Err(Code::TooMany));
         }
         // The holder can still publish into its channels. Once they are idle, its own oldest channels make room for
@@ -553,7 +553,7 @@ mod tests {
         let world = World::new(Config { channels_max: 3300, reserved: vec!["rooms".into()], ..Config::default() });
         let refused = (1..4000).filter(|i| world.append_by(*i, &format!("x/{i}"), 10).is_err()).count();
         assert_eq!((world.channels(), refused), (3200, 799));
-        assert!((1..20).all(|i| world.append_by(5000 + i, &format!("rooms/{i}/state"), 10).is_ok()));
+        assert!((1..20).all(|i| world.append_by(5000 + i, &format!("rooms/{i}/chat"), 10).is_ok()));
     }
 
     #[test]

@@ -12,7 +12,11 @@ use super::{
     link::{Link, RequestError, code, not_enabled},
     subject,
 };
-use crate::{Config, HistoryConfig, config::Class, remote::BrokerError};
+use crate::{
+    Config, HistoryConfig,
+    config::{Class, ROOMS},
+    remote::BrokerError,
+};
 
 /// Period in which the server detects a repeated idempotency key.
 const KEYS: Duration = Duration::from_secs(5 * 60);
@@ -36,6 +40,8 @@ pub struct Streams {
     by_namespace: HashMap<String, usize>,
     /// Streams of the rosters, by namespace. The empty namespace stands for all without limits of their own.
     rosters: HashMap<String, usize>,
+    /// Index of the stream of the states of rooms.
+    room_states: usize,
     internal_states: Option<usize>,
 }
 
@@ -95,7 +101,8 @@ impl Streams {
             }
         }
         let internal_states = config.internal_states.map(|history| add(format!("{INTERNAL}@states"), history));
-        Self { prefix, all, by_namespace, rosters, internal_states }
+        let room_states = add(format!("{ROOMS}@states"), config.of_class(Class::RoomState));
+        Self { prefix, all, by_namespace, rosters, internal_states, room_states }
     }
 
     pub fn all(&self) -> &[Stream] {
@@ -106,6 +113,7 @@ impl Streams {
         let special = match Class::of(channel) {
             Class::Roster(namespace) => self.roster_index(namespace),
             Class::InternalState => self.internal_states,
+            Class::RoomState => Some(self.room_states),
             Class::Namespace(_) | Class::InternalLog => None,
         };
         match special {
@@ -114,10 +122,11 @@ impl Streams {
         }
     }
 
-    /// Returns the streams of the channels and of the rosters of a namespace.
+    /// Returns the streams of the channels, of the rosters and of the states of rooms of a namespace.
     pub fn of_first_level(&self, namespace: &str) -> impl Iterator<Item = &Stream> {
         let rosters = self.roster_index(namespace).map(|index| &self.all[index]);
-        std::iter::once(self.of_namespace(namespace)).chain(rosters)
+        let room_states = (namespace == ROOMS).then(|| &self.all[self.room_states]);
+        std::iter::once(self.of_namespace(namespace)).chain(rosters).chain(room_states)
     }
 
     fn roster_index(&self, namespace: &str) -> Option<usize> {
@@ -331,10 +340,14 @@ mod tests {
             ("x/1/:members", "millrace"),
             (":millrace/revocations", "millrace@:millrace"),
             (":millrace/nodes", "millrace@:millrace@states"),
+            ("rooms/a/chat", "millrace"),
+            ("rooms/a/state", "millrace@rooms@states"),
         ] {
             assert_eq!(streams.of(&ChannelName::parse(channel).unwrap()).name, stream, "{channel}");
         }
         let names: Vec<_> = streams.of_first_level("chat").map(|stream| stream.name.as_str()).collect();
         assert_eq!(names, ["millrace@chat", "millrace@chat@members"]);
+        let names: Vec<_> = streams.of_first_level("rooms").map(|stream| stream.name.as_str()).collect();
+        assert_eq!(names, ["millrace", "millrace@rooms@states"]);
     }
 }

@@ -11,6 +11,7 @@ pub use namespace::Namespace;
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
+use millrace_carcare::FLEET;
 use millrace_protocol::ChannelName;
 use millrace_transport::{
     Network,
@@ -325,9 +326,14 @@ impl Config {
     }
 
     pub fn engine(&self) -> millrace_engine::Config {
+        let own = |(name, own): (&String, &Namespace)| (name.clone(), own.history(self.history));
+        let mut namespaces: BTreeMap<_, _> = self.namespaces.iter().map(own).collect();
+        // CarCare's list of cars is a keyed state, unless the operator has decided otherwise.
+        let is_state = self.namespaces.get(FLEET).and_then(|own| own.state).unwrap_or(true);
+        namespaces.entry(FLEET.into()).or_insert(self.history).state = is_state;
         millrace_engine::Config {
             history: self.history,
-            namespaces: self.namespaces.iter().map(|(name, own)| (name.clone(), own.history(self.history))).collect(),
+            namespaces,
             internal: millrace_engine::HistoryConfig {
                 count_max: self.auth.revoked_max,
                 bytes_max: INTERNAL_BYTES_MAX,

@@ -216,7 +216,9 @@ async fn execute(
             ok(json!({}))
         }
         Command::History { channel, since, until, limit } => {
-            shard.sockets().grants.may(id, Permission::History, &channel)?;
+            // Reading a state, or resuming from it, needs the same permission as over HTTP.
+            let permission = if since.is_state() { Permission::Subscribe } else { Permission::History };
+            shard.sockets().grants.may(id, permission, &channel)?;
             let target = Target::Channel(channel.clone());
             event_loop.admission().ask_subscribe(|| event_loop.client(id), &target).await?;
             let limit = PageLimit { count: limit, bytes: HISTORY_BYTES_MAX };
