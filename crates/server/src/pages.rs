@@ -15,6 +15,7 @@ use http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use millrace_engine::Engine;
 use millrace_hooks::Hooks;
 use millrace_node::MetricKind;
+use millrace_race::Race;
 use millrace_transport::{
     Limits, Pages,
     http::{Body, Response, text},
@@ -33,6 +34,9 @@ use crate::{
 /// set styles.
 const POLICY: &str = "default-src 'self'; worker-src 'self' blob:; img-src 'self' data: blob:; \
     style-src 'self' 'unsafe-inline'; connect-src 'self' ws: wss:; base-uri 'none'; frame-ancestors 'none'";
+
+/// The page that connects to the lanes of the race, each an origin of its own.
+const RACE: &str = "/race";
 
 /// The page for addresses that do not exist, among the built pages.
 const NOT_FOUND: &str = "/404";
@@ -98,6 +102,8 @@ pub struct Site {
     pub turn: Option<Arc<millrace_conference::turn::Metrics>>,
     /// The hooks to the app's back end, if any is configured.
     pub hooks: Option<Arc<Hooks>>,
+    /// The lanes of the race page, if there are any.
+    pub race: Option<Arc<Race>>,
     assets: HashMap<String, Loaded>,
 }
 
@@ -128,6 +134,7 @@ impl Site {
             acme: None,
             turn: None,
             hooks: None,
+            race: None,
             assets,
         }
     }
@@ -228,7 +235,7 @@ impl Site {
         headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
         let cache = if asset.immutable { "public, max-age=31536000, immutable" } else { "no-cache" };
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
-        headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+        headers.insert(header::CONTENT_SECURITY_POLICY, self.policy(path));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
         if is_known {
@@ -237,6 +244,14 @@ impl Site {
             response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("br"));
         }
         Some(response)
+    }
+
+    /// Returns the content security policy of a page. The race page may also connect to the lanes.
+    fn policy(&self, path: &str) -> HeaderValue {
+        let lanes = self.race.as_ref().filter(|_| path == RACE).and_then(|race| race.lanes().ok());
+        let ports = lanes.iter().flat_map(|lanes| lanes.iter()).map(|lane| format!(" *:{}", lane.port));
+        let policy = POLICY.replace("connect-src 'self'", &format!("connect-src 'self'{}", ports.collect::<String>()));
+        HeaderValue::try_from(policy).unwrap_or_else(|_| HeaderValue::from_static(POLICY))
     }
 
     /// Redirects from the name of a folder, such as `/docs`, to its page `/docs/`.
@@ -290,6 +305,8 @@ impl Pages for Site {
                         | "/ball"
                         | "/arm"
                         | "/battery"
+                        | "/ticker"
+                        | "/race"
                 ) =>
             {
                 Some(not_built())

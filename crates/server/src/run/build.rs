@@ -11,10 +11,12 @@ use millrace_engine::Engine;
 use millrace_hooks::Hooks;
 use millrace_node::Router;
 use millrace_protocol::ticket::TicketKey;
+use millrace_race::{Opening, Race, Target};
 use millrace_transport::{
-    Limits,
+    Limits, RtcPort,
     access::{Access, unix_s},
 };
+use tokio::sync::mpsc;
 
 use super::bind::{Sockets, urls};
 use crate::{Config, auth::Auth, metrics::ShardMetrics, pages::Site, secure, tls::Tls};
@@ -32,6 +34,9 @@ pub struct Services {
     pub auth: Arc<Auth>,
     pub access: Arc<Access>,
     pub hooks: Option<Arc<Hooks>>,
+    /// The lanes of the race page, and the queue of those that open.
+    pub race: Option<Arc<Race>>,
+    pub race_openings: Option<mpsc::Receiver<Opening>>,
 }
 
 /// Opens the engine, reads the keys of tokens, starts the hooks, and creates the pages.
@@ -53,6 +58,8 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
     site.acme = tls.and_then(Tls::acme);
     let hooks = config.hooks.start(&config.namespaces)?;
     site.hooks.clone_from(&hooks);
+    let (race, race_openings) = race(config, sockets)?.unzip();
+    site.race.clone_from(&race);
     site.turn = sockets.turn.server.as_ref().map(|server| server.metrics.clone());
     let tickets = Arc::new(ticket_key(config)?);
     let auth = Arc::new(Auth::new(&config.auth, &config.anonymous(), unix_s).context("`[auth]`")?);
@@ -64,7 +71,28 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
         behind_proxy: config.server.behind_proxy,
         is_https: tls.is_some() && !config.server.behind_proxy,
     });
-    Ok(Services { router, engine, metrics, ready, limits, site: Arc::new(site), tickets, auth, access, hooks })
+    Ok(Services {
+        router,
+        engine,
+        metrics,
+        ready,
+        limits,
+        site: Arc::new(site),
+        tickets,
+        auth,
+        access,
+        hooks,
+        race,
+        race_openings,
+    })
+}
+
+/// Creates the lanes of the race page, if the configuration allows them.
+fn race(config: &Config, sockets: &Sockets) -> io::Result<Option<(Arc<Race>, mpsc::Receiver<Opening>)>> {
+    let Some(control) = config.race.control(secure::is_open(config)) else { return Ok(None) };
+    let datagrams = sockets.rtc.iter().map(RtcPort::address).collect::<io::Result<_>>()?;
+    let (race, openings) = Race::new(Target { address: sockets.address, datagrams }, control);
+    Ok(Some((Arc::new(race), openings)))
 }
 
 /// Returns the key of resume tickets: derived from the configured secret, or else random.

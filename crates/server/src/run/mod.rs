@@ -76,8 +76,8 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     memory::apportion(&mut apportioned);
     let (sockets, tls, limits) = bind(&apportioned)?;
     let (address, admin) = (sockets.address, sockets.admin_address()?);
-    let services = build(&apportioned, &sockets, tls.as_ref(), limits)?;
-    let threads = spawn(&apportioned, sockets, &services, tls.as_ref())?;
+    let mut services = build(&apportioned, &sockets, tls.as_ref(), limits)?;
+    let threads = spawn(&apportioned, sockets, &mut services, tls.as_ref())?;
     let server = &config.server;
     if server.behind_proxy && server.trusted_proxies.is_empty() && !address.ip().is_loopback() {
         tracing::warn!(
