@@ -46,6 +46,9 @@ pub struct Args {
     /// Accept the terms of service of the ACME server (Let's Encrypt unless tls.acme.directory names another)
     #[arg(long)]
     tls_acme_accept_terms: bool,
+    /// Open the lanes of the page /race also where other machines can reach this server; operators control their links
+    #[arg(long)]
+    race: bool,
     /// Configuration file (TOML); `millrace config default` prints one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -75,6 +78,7 @@ impl Args {
             ("tls.give_out_ca", "--tls-dev", dev_file(dev.ca)),
             ("tls.acme.domains", "--tls-acme", domains),
             ("tls.acme.accept_terms", "--tls-acme-accept-terms", switch(self.tls_acme_accept_terms)),
+            ("race.enabled", "--race", self.race.then(|| "on".to_owned())),
             ("server.listen", "--listen", self.listen),
             ("server.shards", "--shards", self.shards.map(|shards| shards.to_string())),
             ("engine.url", "--engine", self.engine),

@@ -16,6 +16,7 @@ use millrace_engine::Engine;
 use millrace_hooks::Hooks;
 use millrace_node::MetricKind;
 use millrace_presence::Presence;
+use millrace_race::Race;
 use millrace_transport::{
     Limits, Pages,
     http::{Body, Response, text},
@@ -35,6 +36,9 @@ use crate::{
 /// set styles.
 const POLICY: &str = "default-src 'self'; worker-src 'self' blob:; img-src 'self' data: blob:; \
     style-src 'self' 'unsafe-inline'; connect-src 'self' ws: wss:; base-uri 'none'; frame-ancestors 'none'";
+
+/// The page that connects to the lanes of the race, each an origin of its own.
+const RACE: &str = "/race";
 
 /// The page for addresses that do not exist, among the built pages.
 const NOT_FOUND: &str = "/404";
@@ -104,6 +108,8 @@ pub struct Site {
     pub presence: Option<Arc<Presence>>,
     /// The webhooks to the app's back end, if they are configured.
     pub webhooks: Option<Arc<Webhooks>>,
+    /// The lanes of the race page, if there are any.
+    pub race: Option<Arc<Race>>,
     assets: HashMap<String, Loaded>,
 }
 
@@ -136,6 +142,7 @@ impl Site {
             hooks: None,
             presence: None,
             webhooks: None,
+            race: None,
             assets,
         }
     }
@@ -242,7 +249,7 @@ impl Site {
         headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
         let cache = if asset.immutable { "public, max-age=31536000, immutable" } else { "no-cache" };
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
-        headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+        headers.insert(header::CONTENT_SECURITY_POLICY, self.policy(path));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
         if is_known {
@@ -251,6 +258,14 @@ impl Site {
             response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("br"));
         }
         Some(response)
+    }
+
+    /// Returns the content security policy of a page. The race page may also connect to the lanes.
+    fn policy(&self, path: &str) -> HeaderValue {
+        let lanes = self.race.as_ref().filter(|_| path == RACE).and_then(|race| race.lanes().ok());
+        let ports = lanes.iter().flat_map(|lanes| lanes.iter()).map(|lane| format!(" *:{}", lane.port));
+        let policy = POLICY.replace("connect-src 'self'", &format!("connect-src 'self'{}", ports.collect::<String>()));
+        HeaderValue::try_from(policy).unwrap_or_else(|_| HeaderValue::from_static(POLICY))
     }
 
     /// Redirects from the name of a folder, such as `/docs`, to its page `/docs/`.
@@ -304,6 +319,8 @@ impl Pages for Site {
                         | "/ball"
                         | "/arm"
                         | "/battery"
+                        | "/ticker"
+                        | "/race"
                 ) =>
             {
                 Some(not_built())

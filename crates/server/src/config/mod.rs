@@ -38,6 +38,7 @@ pub struct Config {
     pub rtc: millrace_transport::RtcConfig,
     pub rooms: millrace_conference::RoomsConfig,
     pub turn: crate::turn::Config,
+    pub race: millrace_race::Config,
     pub engine: Engine,
     pub history: millrace_engine::HistoryConfig,
     pub hooks: crate::hooks::Config,
@@ -258,6 +259,15 @@ impl Config {
         }
         if let Err((key, what)) = self.turn.check(self.server.listen) {
             return bad(key, what);
+        }
+        if self.race.enabled == millrace_race::Mode::On
+            && (self.server.behind_proxy || !self.server.trusted_proxies.is_empty())
+        {
+            // The server trusts the forwarded header of its lanes like that of a proxy, and clients write it.
+            return bad(
+                "race.enabled",
+                "must be `auto` or `off` behind a proxy: the lanes pass headers that only the proxy may set",
+            );
         }
         match self.admin.listen.parse::<SocketAddr>() {
             Err(_) if !self.admin.listen.is_empty() => {
@@ -491,6 +501,11 @@ mod tests {
         config.server.secret = Secret::from("short");
         let error = config.check().unwrap_err().to_string();
         assert!(error.contains("server.secret") && !error.contains("short"), "{error}");
+        let mut config = Config::default();
+        config.race.enabled = millrace_race::Mode::On;
+        assert!(config.check().is_ok());
+        config.server.behind_proxy = true;
+        assert!(config.check().unwrap_err().to_string().contains("race.enabled"));
         for (level, is_good) in
             [("info", true), ("warn,millrace_node=trace", true), ("inof", false), ("info,hyper=", false)]
         {

@@ -11,11 +11,13 @@ use millrace_hooks::Hooks;
 use millrace_node::Router;
 use millrace_presence::{Consumer, Presence};
 use millrace_protocol::ticket::TicketKey;
+use millrace_race::{Opening, Race, Target};
 use millrace_transport::{
-    Limits,
+    Limits, RtcPort,
     access::{Access, unix_s},
 };
 use millrace_webhooks::Webhooks;
+use tokio::sync::mpsc;
 
 use super::bind::{Sockets, urls};
 use crate::{
@@ -47,6 +49,9 @@ pub struct Services {
     pub node: String,
     /// The lists that the nodes keep, if any.
     pub presence: Option<Arc<Presence>>,
+    /// The lanes of the race page, and the queue of those that open.
+    pub race: Option<Arc<Race>>,
+    pub race_openings: Option<mpsc::Receiver<Opening>>,
 }
 
 /// Reads the keys of tokens, starts the hooks, opens the engine, and creates the pages. With `takeover`, the engine
@@ -94,6 +99,8 @@ pub fn build(
     site.acme = tls.and_then(Tls::acme);
     site.hooks.clone_from(&hooks);
     site.webhooks.clone_from(&webhooks);
+    let (race, race_openings) = race(config, sockets)?.unzip();
+    site.race.clone_from(&race);
     site.turn = sockets.turn.server.as_ref().map(|server| server.metrics.clone());
     let tickets = Arc::new(ticket_key(config, seed));
     let access = Arc::new(Access {
@@ -120,7 +127,17 @@ pub fn build(
         webhooks,
         node,
         presence,
+        race,
+        race_openings,
     })
+}
+
+/// Creates the lanes of the race page, if the configuration allows them.
+fn race(config: &Config, sockets: &Sockets) -> io::Result<Option<(Arc<Race>, mpsc::Receiver<Opening>)>> {
+    let Some(control) = config.race.control(secure::is_open(config)) else { return Ok(None) };
+    let datagrams = sockets.rtc.iter().map(RtcPort::address).collect::<io::Result<_>>()?;
+    let (race, openings) = Race::new(Target { address: sockets.address, datagrams }, control);
+    Ok(Some((Arc::new(race), openings)))
 }
 
 /// Returns the name of this node: the engine's, or a random one.

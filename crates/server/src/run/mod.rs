@@ -102,7 +102,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
     };
     let (mut sockets, tls, limits) = bind(&apportioned, inherited, &seed)?;
     let (address, admin) = (sockets.address, sockets.admin_address()?);
-    let services = build(&apportioned, &sockets, tls.as_ref(), limits, &seed, takeover)?;
+    let mut services = build(&apportioned, &sockets, tls.as_ref(), limits, &seed, takeover)?;
     let handed = Handed {
         engine: services.engine.clone(),
         engine_url: config.engine.url.clone(),
@@ -113,7 +113,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
         node: services.node.clone(),
         presence: services.presence.clone(),
     };
-    let threads = spawn(&apportioned, sockets, &services, tls.as_ref())?;
+    let threads = spawn(&apportioned, sockets, &mut services, tls.as_ref())?;
     let server = &config.server;
     if server.behind_proxy && server.trusted_proxies.is_empty() && !address.ip().is_loopback() {
         tracing::warn!(

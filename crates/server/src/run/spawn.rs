@@ -1,5 +1,5 @@
-//! Starts the threads of the server: one per shard, and one each for the TURN server, the admin API, the renewal of
-//! certificates, and the limit of memory.
+//! Starts the threads of the server: one per shard, and one each for the TURN server, the admin API, the race, the
+//! renewal of certificates, and the limit of memory.
 
 use std::{
     io,
@@ -16,6 +16,7 @@ use millrace_delivery::Hub;
 use millrace_engine::Engine;
 use millrace_node::{Router, Shard};
 use millrace_protocol::ticket::TicketKey;
+use millrace_race::{Race, RaceRoutes};
 use millrace_transport::{
     Admission, Context, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets,
     access::{Access, unix_s},
@@ -107,7 +108,7 @@ impl Drop for Ends {
 /// Starts the threads. Each serves its sockets until [`Threads::stop`].
 ///
 /// Errors: a thread that the system refuses.
-pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option<&Tls>) -> anyhow::Result<Threads> {
+pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Option<&Tls>) -> anyhow::Result<Threads> {
     let Sockets { listeners, mut udp, rtc, turn, mut agent, admin: admin_listener, handed_over, .. } = sockets;
     let controls = Controls {
         stop: watch::Sender::new(false),
@@ -176,6 +177,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
             limits: services.limits.clone(),
             hooks: services.hooks.clone().map(|hooks| hooks as Arc<dyn Hooks>),
             publication_events: services.webhooks.as_ref().and_then(|webhooks| webhooks.publications()),
+            race: services.race.clone(),
             ready: services.ready.clone(),
             draining: controls.draining.subscribe(),
             config: controls.limits.subscribe(),
@@ -195,6 +197,14 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
             let _ends = ends;
             if let Err(error) = server.run(stopped) {
                 tracing::error!(%error, "TURN server failed");
+            }
+        })?);
+    }
+    if let Some(openings) = services.race_openings.take() {
+        let stopped = controls.stopped();
+        handles.push(thread("race", move || {
+            if let Err(error) = millrace_race::run(openings, stopped) {
+                tracing::error!(%error, "the thread of the race failed");
             }
         })?);
     }
@@ -237,6 +247,7 @@ struct ShardThread {
     limits: Arc<Limits>,
     hooks: Option<Arc<dyn Hooks>>,
     publication_events: Option<Arc<dyn PublicationEvents>>,
+    race: Option<Arc<Race>>,
     ready: Arc<AtomicBool>,
     draining: watch::Receiver<Option<Drain>>,
     config: watch::Receiver<millrace_transport::Config>,
@@ -267,6 +278,7 @@ impl ShardThread {
         let context = Context::new(shard, admission, self.site);
         context.add_routes(Rc::new(ConferenceRoutes(conference)));
         context.add_routes(Rc::new(CarCare));
+        context.add_routes(Rc::new(RaceRoutes(self.race)));
         context.add_routes(Rc::new(AdminRoutes(self.jobs)));
         let (configured, mut changing) = (context.clone(), self.config);
         spawn_local(async move {

@@ -57,6 +57,11 @@ pub struct Port {
 }
 
 impl Port {
+    /// Returns the address of the sockets.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
     /// Binds the sockets of all shards. `own`: addresses of this machine, advertised if a socket listens on all of
     /// them.
     ///
