@@ -12,6 +12,7 @@ pub mod data_channel;
 pub mod heartbeat;
 pub mod http;
 pub mod operator;
+pub mod presence;
 pub mod problem;
 pub mod publish;
 pub mod random;

@@ -4,13 +4,14 @@
 use std::{ops::ControlFlow, sync::mpsc, time::Duration};
 
 use millrace_client::{
+    presence,
     server::Server as Address,
     state::{Change, ChangeError, Changed, KeyedState, Writer, follow},
     subscription::{Options, Transport},
 };
 use serde_json::{Value, json};
 
-use crate::support::{BOUND, Server, free_port, millrace, run};
+use crate::support::{BOUND, Process, Server, free_port, millrace, run};
 
 const CHANNEL: &str = "s/cars";
 const TRANSPORTS: [&str; 5] = ["websocket", "stream", "sse", "long-polling", "polling"];
@@ -25,6 +26,38 @@ async fn set(writer: &mut Writer, key: &str, value: &Value) -> String {
     writer.change(CHANNEL, change).await.expect("set")
 }
 
+/// Follows a state in a thread of its own. Reports each change: `KEY=` and what `show` returns, `no KEY`, `complete`.
+fn follow_in_thread(
+    server: &Server,
+    channel: &str,
+    transport: &str,
+    show: impl Fn(&KeyedState, &str) -> String + Send + 'static,
+) -> mpsc::Receiver<String> {
+    let options = Options {
+        server: Address::parse(&server.url).expect("an address"),
+        channels: vec![channel.to_owned()],
+        transport: transport.parse::<Transport>().expect("a transport"),
+        since: None,
+        policy: "every".into(),
+        poll_interval: Duration::from_millis(20),
+        retry_for: Some(BOUND),
+    };
+    let (changes, received) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut sink = |state: &KeyedState, changed: &Changed| {
+            let shown = match changed {
+                Changed::Set(key) => format!("{key}={}", show(state, key)),
+                Changed::Deleted(key) => format!("no {key}"),
+                Changed::Complete => "complete".into(),
+            };
+            if changes.send(shown).is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(follow(&options, &mut KeyedState::default(), &mut sink)).expect("no error");
+    });
+    received
+}
+
 #[tokio::test]
 async fn state_is_followed_over_a_restart_on_every_transport() {
     let listen = format!("127.0.0.1:{}", free_port());
@@ -36,29 +69,7 @@ async fn state_is_followed_over_a_restart_on_every_transport() {
         set(&mut writer, key, &json!(value)).await;
     }
     let follow_over = |name: &str| {
-        let options = Options {
-            server: Address::parse(&server.url).expect("an address"),
-            channels: vec![CHANNEL.into()],
-            transport: name.parse::<Transport>().expect("a transport"),
-            since: None,
-            policy: "every".into(),
-            poll_interval: Duration::from_millis(20),
-            retry_for: Some(BOUND),
-        };
-        let (changes, received) = mpsc::channel();
-        std::thread::spawn(move || {
-            let mut sink = |state: &KeyedState, changed: &Changed| {
-                let shown = match changed {
-                    Changed::Set(key) => format!("{key}={}", state.get(key).expect("an entry").data),
-                    Changed::Deleted(key) => format!("no {key}"),
-                    Changed::Complete => "complete".into(),
-                };
-                if changes.send(shown).is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            };
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(follow(&options, &mut KeyedState::default(), &mut sink)).expect("no error");
-        });
-        received
+        follow_in_thread(&server, CHANNEL, name, |state, key| state.get(key).expect("an entry").data.to_string())
     };
     let followers = TRANSPORTS.map(|name| (name, follow_over(name)));
     let expect = |wanted: &[&str]| {
@@ -122,4 +133,32 @@ fn sub_prints_a_state_and_its_deletions() {
     let log = run(&["sub", CHANNEL, "--since", "earliest", "--limit", "4", "--json", "--to", &server.url]);
     let deletion = log.out.lines().find(|line| line.contains("\"deleted\":true")).expect("a deletion");
     assert!(deletion.contains("\"key\":\"a\""), "{deletion}");
+}
+
+#[test]
+fn roster_is_followed_on_every_transport() {
+    let server =
+        Server::start(&["--set", "namespaces.chat.roster=true", "--set", "namespaces.chat.roster_grace=100ms"]);
+    let client = millrace_client::tls::http().build().expect("an HTTP client");
+    let address = Address::parse(&server.url).expect("an address");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let count = || runtime.block_on(presence::count(&client, &address, "chat/1", BOUND)).expect("a count");
+    let connections = |roster: &KeyedState, id: &str| {
+        let (_, member) = presence::members(roster).find(|(member, _)| *member == id).expect("a member");
+        member.connections.to_string()
+    };
+    let channel = presence::roster_channel("chat/1");
+    let followers = TRANSPORTS.map(|name| (name, follow_in_thread(&server, &channel, name, connections)));
+    let next = |(name, changes): &(&str, mpsc::Receiver<String>)| {
+        changes.recv_timeout(BOUND).unwrap_or_else(|error| panic!("{name}: {error}"))
+    };
+    followers.iter().for_each(|follower| assert_eq!(next(follower), "complete", "{}", follower.0));
+    assert_eq!(count(), 0, "readers of the roster are no members");
+    let reader = Process::start(&mut millrace(&["sub", "chat/1", "--to", &server.url]));
+    let joined: Vec<String> = followers.iter().map(next).collect();
+    let id = joined[0].strip_suffix("=1").expect("one connection");
+    assert!(joined.iter().all(|one| *one == joined[0]), "{joined:?}");
+    assert_eq!(count(), 1);
+    drop(reader);
+    followers.iter().for_each(|follower| assert_eq!(next(follower), format!("no {id}"), "{}", follower.0));
 }
