@@ -316,7 +316,7 @@ mod tests {
     fn nodes_with_same_secret_share_credentials() {
         let password = |own: &str, shared: &str| {
             let config = Config { secret: Secret::from(own), ..Config::default() };
-            config.credentials(&Secret::from(shared)).unwrap().login("alice", 1).password
+            config.credentials(&Secret::from(shared), &Seed::random().unwrap()).login("alice", 1).password
         };
         assert_eq!(password("", "what all nodes share"), password("", "what all nodes share"));
         assert_ne!(password("", "what all nodes share"), password("", "what others share"));
