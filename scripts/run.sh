@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Serves with a simulated fleet until Ctrl-C: run.sh BINARY LISTEN CARS SEED [FLAG ..]
+# Serves with a simulated fleet and a simulated ticker until Ctrl-C: run.sh BINARY LISTEN CARS SEED [FLAG ..]
 set -euo pipefail
 binary=$1 listen=$2 cars=$3 seed=$4
 shift 4
@@ -8,10 +8,10 @@ case $listen in *:*) ;; *) listen=127.0.0.1:$listen ;; esac
 output=$(mktemp)
 "$binary" serve --listen "$listen" --udp "$listen" "$@" >"$output" &
 server=$!
-fleet=
+fleet= ticker=
 stop() {
     trap - EXIT INT TERM
-    [ -z "$fleet" ] || kill "$fleet" 2>/dev/null || true
+    [ -z "$fleet" ] || kill "$fleet" "$ticker" 2>/dev/null || true
     kill "$server" 2>/dev/null || true
     wait 2>/dev/null || true
     rm -f "$output"
@@ -30,13 +30,17 @@ port=${url##*:}
 
 "$binary" simulate fleet --cars "$cars" --seed "$seed" --to "http://127.0.0.1:$port" &
 fleet=$!
+"$binary" simulate ticker --to "http://127.0.0.1:$port" 2>/dev/null &
+ticker=$!
 
 cat <<TXT
 
-  Millrace is running with $cars simulated cars.
+  Millrace is running with $cars simulated cars and six simulated prices.
 
     start here    http://127.0.0.1:$port/
     the fleet     http://127.0.0.1:$port/carcare
+    the prices    http://127.0.0.1:$port/ticker
+    transports    http://127.0.0.1:$port/race
     read more     http://127.0.0.1:$port/docs
     in a shell    make install, then: millrace sub 'cars/+/telemetry' --to http://127.0.0.1:$port
 TXT

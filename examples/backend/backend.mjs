@@ -1,4 +1,4 @@
-// A back end for Millrace, without dependencies: authenticates, authorizes, answers calls, receives webhooks.
+// A back end for Millrace, without dependencies: authenticates, authorizes, answers calls, keeps a roster.
 import { createHmac, timingSafeEqual } from 'node:crypto';
 import { createServer } from 'node:http';
 
@@ -28,9 +28,32 @@ const hooks = {
   /** Answers remote procedure calls. */
   rpc({ subject, method, params }) {
     if (method === 'chat/greet') return { result: `Hello ${params?.name ?? subject}` };
+    if (method === 'chat/who') return { result: [...(roster.get(params?.channel) ?? []).values()] };
     return { error: { code: 'no_method', detail: `there is no method ${method}` } };
   },
 };
+
+/** Names of the members of each channel, by member id. Your application would keep them in its database. */
+const roster = new Map();
+/** Ids of handled events: an event may arrive twice. */
+const handled = new Set();
+
+const events = {
+  joined({ channel, member, info }) {
+    if (!roster.has(channel)) roster.set(channel, new Map());
+    roster.get(channel).set(member, info?.name ?? member);
+  },
+  left: ({ channel, member }) => roster.get(channel)?.delete(member),
+  vacated: ({ channel }) => roster.delete(channel),
+};
+
+function receive(event) {
+  if (handled.has(event.id)) return;
+  handled.add(event.id);
+  if (handled.size > 100_000) handled.delete(handled.values().next().value);
+  console.log(event.type, event.channel ?? event.connection, event.member ?? '');
+  if (Object.hasOwn(events, event.type)) events[event.type](event);
+}
 
 /** Returns whether Millrace has signed this body within the last five minutes. */
 function isSigned(header, body) {
@@ -49,7 +72,7 @@ const server = createServer(async (request, response) => {
   const message = JSON.parse(body);
   if (request.url === '/hooks') response.end(JSON.stringify(hooks[message.hook](message)));
   else if (request.url === '/webhooks') {
-    console.log('webhook', body);
+    message.events.forEach(receive);
     response.end();
   } else response.writeHead(404).end();
 });

@@ -1,4 +1,4 @@
-"""A back end for Millrace, with the standard library: authenticates, authorizes, answers calls, receives webhooks."""
+"""A back end for Millrace, with the standard library: authenticates, authorizes, answers calls, keeps a roster."""
 import hashlib
 import hmac
 import json
@@ -46,7 +46,31 @@ def rpc(question):
     if question["method"] == "chat/greet":
         name = (question.get("params") or {}).get("name", question.get("subject"))
         return {"result": f"Hello {name}"}
+    if question["method"] == "chat/who":
+        return {"result": list(ROSTER.get((question.get("params") or {}).get("channel"), {}).values())}
     return {"error": {"code": "no_method", "detail": f"there is no method {question['method']}"}}
+
+
+# Names of the members of each channel, by member id. Your application would keep them in its database.
+ROSTER = {}
+# Ids of handled events: an event may arrive twice.
+HANDLED = {}
+
+
+def receive(event):
+    """Handles an event of a webhook once."""
+    if HANDLED.setdefault(event["id"], event) is not event:
+        return
+    if len(HANDLED) > 100_000:
+        del HANDLED[next(iter(HANDLED))]
+    channel, member = event.get("channel"), event.get("member")
+    print(event["type"], channel or event.get("connection"), member or "", flush=True)
+    if event["type"] == "joined":
+        ROSTER.setdefault(channel, {})[member] = (event.get("info") or {}).get("name", member)
+    elif event["type"] == "left":
+        ROSTER.get(channel, {}).pop(member, None)
+    elif event["type"] == "vacated":
+        ROSTER.pop(channel, None)
 
 
 HOOKS = {"connect": connect, "subscribe": subscribe, "publish": publish, "rpc": rpc}
@@ -73,7 +97,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/hooks":
             return self.reply(200, HOOKS[message["hook"]](message))
         if self.path == "/webhooks":
-            print("webhook", body.decode(), flush=True)
+            for event in message["events"]:
+                receive(event)
             return self.reply(200)
         return self.reply(404)
 

@@ -4,6 +4,7 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSyn
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
 
 /** Maximum duration of a block, and of the start of a server. */
 const BLOCK_MS = 90_000;
@@ -22,6 +23,9 @@ export function obstacle() {
   const { status, stderr, error } = spawnSync('unshare', [...APART, 'ip', 'link', 'set', 'lo', 'up'], { encoding: 'utf8', env: { PATH } });
   return status === 0 ? undefined : `unshare: ${error?.message ?? stderr.trim()}`;
 }
+
+/** The TypeScript client. */
+const SDK = fileURLToPath(new URL('../../sdk/typescript', import.meta.url));
 
 /** Definitions for the shell. The first command of a block that fails ends the shell. */
 const PRELUDE = `
@@ -46,6 +50,10 @@ export class Shell {
     this.home = join(this.#folder, 'home');
     [bin, this.home].forEach((folder) => mkdirSync(folder));
     for (const [name, path] of Object.entries(programs)) symlinkSync(path, join(bin, name));
+    // Scripts import the client as in a project that contains it.
+    const modules = join(this.#folder, 'node_modules/@millrace');
+    mkdirSync(modules, { recursive: true });
+    symlinkSync(SDK, join(modules, 'client'));
     const env = { HOME: this.home, PATH: `${bin}:${PATH}`, LANG: 'C.UTF-8', TERM: 'dumb' };
     this.child = spawn('unshare', [...APART, 'bash', '--norc', '--noprofile'], { cwd: this.home, env, stdio: ['pipe', 'ignore', 'ignore', 'pipe'] });
     createInterface({ input: this.child.stdio[3] }).on('line', (line) => this.#report(line));

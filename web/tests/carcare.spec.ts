@@ -144,6 +144,25 @@ test('a lost server is reported, then reconnected', async ({ page }) => {
   }
 });
 
+test('the list has every car, however short the history is, until the car is deleted', async ({ page }) => {
+  const server = await serve('127.0.0.1:0', ['--set', 'history.count_max=2']);
+  const report = (carId: number, timestamp: number): Promise<Response> =>
+    fetch(`${server.url}/rest/input`, { method: 'POST', body: JSON.stringify({ carId, timestamp, gpsLatitude: 47.53, gpsLongitude: 19.08, speed: 30, rpm: 2000, coolantTemperature: 90, heading: 0 }) });
+  const cars = page.getByRole('button', { name: /Car \d/ });
+  try {
+    for (let n = 1; n <= 9; n++) await report(n < 4 ? n : 3, n);
+    await page.goto(`${server.url}/carcare`);
+    await expect(cars).toHaveCount(3);
+    expect((await fetch(`${server.url}/v1/channels/fleet?key=2`, { method: 'DELETE' })).status).toBe(200);
+    await expect(cars).toHaveCount(2);
+    await expect(page.getByRole('button', { name: /Car 2/ })).toHaveCount(0);
+    await report(4, 10);
+    await expect(cars).toHaveCount(3);
+  } finally {
+    await server.stop();
+  }
+});
+
 test('list and instruments work without WebGL', async ({ page }) => {
   await page.addInitScript(() => {
     const original = HTMLCanvasElement.prototype.getContext;

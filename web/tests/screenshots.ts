@@ -3,6 +3,7 @@ import { mkdirSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { expect, test, type Page } from '@playwright/test';
 import { openCar, url } from './page.ts';
+import { simulateTicker } from './server.ts';
 
 const images = fileURLToPath(new URL('../../docs/images/', import.meta.url));
 mkdirSync(images, { recursive: true });
@@ -29,6 +30,29 @@ test.describe('desktop', () => {
     await openCar(page);
     await driven(page);
     await page.screenshot({ path: `${images}carcare-desktop.png` });
+  });
+});
+
+test.describe('prices', () => {
+  test.use({ viewport: { width: 1280, height: 800 }, colorScheme: 'light' });
+  test('the ticker and the race', async ({ page }) => {
+    const ticker = simulateTicker(url('/'), '100ms');
+    try {
+      await page.goto(url('/race'));
+      const progress = async () => Number(await page.locator('[data-lane=session] .track').getAttribute('aria-valuenow'));
+      await expect.poll(progress, { timeout: 60_000 }).toBeGreaterThan(20);
+      await page.locator('[data-lane=sse]').getByRole('button', { name: 'Cut' }).click();
+      await page.locator('[data-lane=long-polling]').getByRole('button', { name: 'Throttle' }).click();
+      await expect.poll(progress, { timeout: 60_000 }).toBeGreaterThan(55);
+      await page.mouse.move(0, 0);
+      await page.screenshot({ path: `${images}race-desktop.png` });
+      await page.getByRole('button', { name: 'Restore all links' }).click();
+      await page.goto(url('/ticker'));
+      await expect(page.locator('[data-symbol]')).toHaveCount(6);
+      await page.screenshot({ path: `${images}ticker-desktop.png` });
+    } finally {
+      await ticker.stop();
+    }
   });
 });
 

@@ -58,6 +58,12 @@ export function simulate(url: string, cars = 6, env: NodeJS.ProcessEnv = {}): { 
   return { stop: () => end(child) };
 }
 
+/** Starts simulated prices. `every`: time between two ticks. */
+export function simulateTicker(url: string, every = '50ms', env: NodeJS.ProcessEnv = {}): { stop(): Promise<void> } {
+  const child = spawn(binary(), ['simulate', 'ticker', '--interval', every, '--to', url], { stdio: 'ignore', env: { ...process.env, ...env } });
+  return { stop: () => end(child) };
+}
+
 /** Sends SIGTERM, and SIGKILL after 3 s. */
 async function end(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return;

@@ -1,6 +1,7 @@
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import { expect } from '@playwright/test';
+import { rateOf, sampleOf } from '../src/pages/start/traffic.ts';
 import { test, url } from './page.ts';
 
 const run = promisify(execFile);
@@ -87,6 +88,29 @@ test('loopback shows secure steps, a network shows a code', async ({ page }) => 
 test('the first message is visible without scrolling', async ({ page }) => {
   await page.setViewportSize({ width: 1280, height: 800 });
   await expect(page.getByRole('button', { name: 'Publish a message' })).toBeInViewport({ ratio: 1 });
+});
+
+test.describe('phone', () => {
+  test.use({ viewport: { width: 390, height: 844 }, hasTouch: true });
+
+  test('the first command is visible without scrolling', async ({ page }) => {
+    await expect(page.getByRole('heading', { name: 'First message in 30 seconds' })).toBeInViewport({ ratio: 1 });
+    await expect(page.getByRole('tabpanel', { name: 'curl' }).locator('pre').first()).toBeInViewport({ ratio: 1 });
+    for (const tile of await page.getByRole('region', { name: 'Try it' }).getByRole('link').all()) {
+      const box = (await tile.boundingBox())!;
+      expect(Math.min(box.width, box.height)).toBeGreaterThanOrEqual(44);
+    }
+  });
+});
+
+test('the traffic of the server is shown in figures', async ({ page, clean }) => {
+  const rate = async () => Number((await page.locator('[data-figure=rate]').textContent())?.replace(',', ''));
+  // The simulated cars of the tests publish all the time.
+  await expect.poll(rate).toBeGreaterThan(5);
+  const before = { at: 1_000, readers: 1, channels: 1, published: 40 };
+  expect(sampleOf('# HELP x\nmillrace_connections{transport="sse"} 2\nmillrace_connections{transport="polling"} 1\nmillrace_connections_total{transport="sse"} 9\nmillrace_channels_open 4\nmillrace_publications_total 50\n', 3_000)).toEqual({ at: 3_000, readers: 3, channels: 4, published: 50 });
+  expect(rateOf(before, { ...before, at: 3_000, published: 50 })).toBe(5);
+  expect([rateOf(undefined, before), rateOf(before, before)]).toEqual([undefined, undefined]);
 });
 
 test('the copy button copies a command', async ({ page, context }) => {

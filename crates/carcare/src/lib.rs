@@ -1,6 +1,5 @@
 //! Routes of the CarCare service of 2014, for the channels `cars/{id}/telemetry`. Every record is also published to
-//! the channel `fleet` with the car's id as its key. Read with `policy=latest`, `fleet` returns the newest record
-//! per car.
+//! the channel `fleet` with the car's id as its key. `fleet` is a keyed state: it has the newest record of each car.
 //!
 //! Read first: [`CarCare`].
 //!
@@ -31,6 +30,12 @@ use millrace_transport::{
 
 /// Maximum duration of a long poll, as specified in the thesis.
 const HOLD: Duration = Duration::from_secs(30);
+
+/// Channel with the newest record of each car: a keyed state, unless the operator has configured it as a log.
+pub const FLEET: &str = "fleet";
+
+/// Time after which a car without a new record leaves the fleet.
+const FLEET_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Routes of the CarCare service.
 pub struct CarCare;
@@ -173,7 +178,8 @@ async fn record(
     let publication = publication.check()?;
     let mut newest = publication.clone();
     newest.key = Some(car.into());
-    let mut fleet = target.copy_to(ChannelName::parse("fleet").expect("a valid name"));
+    newest.ttl_ms = Some(FLEET_TTL.as_millis() as u64);
+    let mut fleet = target.copy_to(ChannelName::parse(FLEET).expect("a valid name"));
     let position = publish::publish(context, publisher, &mut target, publication).await?;
     publish::publish(context, &CopyPublisher, &mut fleet, newest).await?;
     Ok(position)

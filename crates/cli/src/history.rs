@@ -64,6 +64,8 @@ pub async fn run(Args { channel, since, until, limit, to, retry, login, trust }:
             output::note(gap);
             ControlFlow::Continue(())
         }
+        // A range is no state.
+        Update::StateComplete(_) => ControlFlow::Continue(()),
         Update::Lost(lost) => {
             output::note(lost);
             ControlFlow::Continue(())

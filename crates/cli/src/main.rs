@@ -24,6 +24,7 @@ mod since;
 mod subscribe;
 mod token;
 mod trust;
+mod upgrade;
 
 use std::process::ExitCode;
 
@@ -59,7 +60,7 @@ Try it:
 A running server serves its documentation at /docs: http://127.0.0.1:8080/docs";
 
 const SERVE_EXAMPLES: &str = "\
-Prints `listening on URL` once the server accepts connections. SIGTERM drains the server: clients are asked to reconnect elsewhere, then the process exits; a second SIGTERM exits immediately. SIGHUP reloads the configuration.
+Prints `listening on URL` once the server accepts connections. SIGTERM drains the server: clients are asked to reconnect elsewhere, then the process exits; a second SIGTERM exits immediately. SIGHUP reloads the configuration. SIGUSR2 or `millrace upgrade` starts the binary again and hands over to it.
 
 Example: serve phones in the local network with a development certificate
   millrace serve --tls-dev --listen 0.0.0.0:8443
@@ -92,6 +93,9 @@ enum Command {
     /// Create keys, sign tokens and inspect them
     #[command(subcommand, after_help = token::EXAMPLES)]
     Token(token::Command),
+    /// Replace the binary of a running server without losing a message
+    #[command(after_help = upgrade::EXAMPLES)]
+    Upgrade(upgrade::Args),
     /// List and change the channels and connections of a running server or cluster
     #[command(subcommand, after_help = admin::EXAMPLES)]
     Admin(admin::Command),
@@ -129,6 +133,7 @@ fn main() -> ExitCode {
                     Command::Gateway(args) => gateway::run(args).await,
                     Command::Cert(command) => cert::run(command),
                     Command::Token(command) => token::run(command).await,
+                    Command::Upgrade(args) => upgrade::run(args).await,
                     Command::Admin(command) => admin::run(command).await,
                     Command::Config(command) => config::run(command),
                     Command::Lab(_) => unreachable!("`lab` was handled above"),

@@ -7,6 +7,7 @@ use millrace_server::{
     config::Value,
     log,
     tls::dev::{self, Files},
+    upgrade,
 };
 
 use crate::{argument::ArgumentError, cert, number::number, output};
@@ -45,6 +46,9 @@ pub struct Args {
     /// Accept the terms of service of the ACME server (Let's Encrypt unless tls.acme.directory names another)
     #[arg(long)]
     tls_acme_accept_terms: bool,
+    /// Open the lanes of the page /race also where other machines can reach this server; operators control their links
+    #[arg(long)]
+    race: bool,
     /// Configuration file (TOML); `millrace config default` prints one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -74,6 +78,7 @@ impl Args {
             ("tls.give_out_ca", "--tls-dev", dev_file(dev.ca)),
             ("tls.acme.domains", "--tls-acme", domains),
             ("tls.acme.accept_terms", "--tls-acme-accept-terms", switch(self.tls_acme_accept_terms)),
+            ("race.enabled", "--race", self.race.then(|| "on".to_owned())),
             ("server.listen", "--listen", self.listen),
             ("server.shards", "--shards", self.shards.map(|shards| shards.to_string())),
             ("engine.url", "--engine", self.engine),
@@ -85,10 +90,11 @@ impl Args {
         let set = self.set.into_iter().map(|(key, text)| Value { key, text, from: "--set".into() });
         // Variables of other programs may contain any bytes; only ours must be UTF-8.
         let env = std::env::vars_os().map(|(name, value)| (name.to_string_lossy().into_owned(), value));
-        let env = env.filter(|(name, _)| name.starts_with("MILLRACE_")).map(|(name, value)| {
-            let text = value.into_string().map_err(|_| anyhow::anyhow!("{name} is not UTF-8"))?;
-            Ok((name, text))
-        });
+        let env =
+            env.filter(|(name, _)| name.starts_with("MILLRACE_") && name != upgrade::VARIABLE).map(|(name, value)| {
+                let text = value.into_string().map_err(|_| anyhow::anyhow!("{name} is not UTF-8"))?;
+                Ok((name, text))
+            });
         let env: Vec<_> = env.collect::<anyhow::Result<_>>()?;
         Ok(Sources::load(self.config.as_deref(), env.into_iter(), named.chain(set))?)
     }

@@ -88,6 +88,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             output::note(gap);
             ControlFlow::Continue(())
         }
+        Update::StateComplete(channel) => {
+            output::note(format!("{channel}: the whole state was received; its changes follow"));
+            ControlFlow::Continue(())
+        }
         Update::Lost(lost) => {
             output::note(lost);
             ControlFlow::Continue(())

@@ -3,7 +3,8 @@
 //! This crate never links the server: it uses the wire protocol (`docs/reference/protocol.md`) like any other client.
 //! It never knows the meaning of a publication.
 //!
-//! Read first: [`publish::HttpPublisher`], [`subscription::read`], [`data_channel::Connection`], [`heartbeat::search`].
+//! Read first: [`publish::HttpPublisher`], [`subscription::read`], [`state::KeyedState`], [`data_channel::Connection`],
+//! [`heartbeat::search`].
 
 pub mod backoff;
 pub mod clock;
@@ -11,10 +12,12 @@ pub mod data_channel;
 pub mod heartbeat;
 pub mod http;
 pub mod operator;
+pub mod presence;
 pub mod problem;
 pub mod publish;
 pub mod random;
 pub mod rpc;
 pub mod server;
+pub mod state;
 pub mod subscription;
 pub mod tls;

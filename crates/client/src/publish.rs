@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use reqwest::Method;
+
 use crate::backoff::{Backoff, FailedAttempt, GaveUp};
 use crate::http::{body, cause};
 use crate::problem::Problem;
@@ -73,15 +75,28 @@ impl HttpPublisher {
         Ok(Self { client, backoff, run, requests: 0, on_retry, stats: Stats::default() })
     }
 
-    /// Posts to a path of a server, with the server's token, until the server answers with success and `check`
-    /// accepts the answer. Returns the answer.
+    /// Posts to a path of a server; see [`HttpPublisher::send`].
+    pub async fn post(
+        &mut self,
+        server: &Server,
+        path: &str,
+        headers: &[(&str, &str)],
+        bytes: Vec<u8>,
+        check: impl Fn(&[u8]) -> Result<(), AttemptError>,
+    ) -> Result<Vec<u8>, PublishError> {
+        self.send(Method::POST, server, path, headers, bytes, check).await
+    }
+
+    /// Sends a request to a path of a server, with the server's token, until the server answers with success and
+    /// `check` accepts the answer. Returns the answer.
     ///
     /// The idempotency key makes the server repeat its first answer to a repeated request, or to any line of it. So
     /// a retry after a lost answer publishes nothing twice.
     ///
     /// Errors: [`PublishError::Refused`], [`PublishError::GaveUp`].
-    pub async fn post(
+    pub async fn send(
         &mut self,
+        method: Method,
         server: &Server,
         path: &str,
         headers: &[(&str, &str)],
@@ -93,7 +108,8 @@ impl HttpPublisher {
         self.backoff.succeeded();
         loop {
             let started = Instant::now();
-            let mut request = self.client.post(server.http(path)).header("Idempotency-Key", &key);
+            let request = self.client.request(method.clone(), server.http(path));
+            let mut request = request.header("Idempotency-Key", &key);
             request = request.body(bytes.clone());
             for (name, value) in headers.iter().copied().chain(server.authorization()) {
                 request = request.header(name, value);

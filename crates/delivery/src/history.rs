@@ -1,8 +1,12 @@
+mod saved;
+
 use std::collections::{HashSet, VecDeque};
 
 use millrace_protocol::{
     Epoch, Error, Gap, NewPublication, Position, Publication, PublicationHead, Since, session::Policy,
 };
+
+pub use saved::SavedHistory;
 
 use crate::{
     idempotency::IdempotencyKeys,

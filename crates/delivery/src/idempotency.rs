@@ -1,6 +1,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use millrace_protocol::Holder;
+use serde::{Deserialize, Serialize};
 
 /// Time for which an idempotency key is remembered.
 pub const IDEMPOTENCY_MS: u64 = 5 * 60 * 1000;
@@ -23,7 +24,36 @@ pub struct IdempotencyKeys {
     bytes: usize,
 }
 
+/// An idempotency key as plain data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedKey {
+    time_ms: u64,
+    holder: Holder,
+    key: Box<str>,
+    offset: u64,
+}
+
 impl IdempotencyKeys {
+    /// Returns all keys, oldest first.
+    pub fn save(&self) -> impl Iterator<Item = SavedKey> {
+        self.by_age.iter().map(|(time_ms, holder, key)| SavedKey {
+            time_ms: *time_ms,
+            holder: *holder,
+            offset: self.offsets.get(key).copied().unwrap_or_default(),
+            key: key.clone(),
+        })
+    }
+
+    pub fn restore(saved: Vec<SavedKey>) -> Self {
+        let mut keys = Self::default();
+        for SavedKey { time_ms, holder, key, offset } in saved {
+            keys.bytes += key.len();
+            keys.offsets.insert(key.clone(), offset);
+            keys.by_age.push_back((time_ms, holder, key));
+        }
+        keys
+    }
+
     /// Returns the offset already stored for this key. If there is none, stores `offset` for it.
     /// Kept out of line so that [`crate::History::append`] stays small for publications without a key.
     #[inline(never)]

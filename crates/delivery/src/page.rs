@@ -1,7 +1,8 @@
 use millrace_protocol::{Gap, Position, Publication, Since};
+use serde::{Deserialize, Serialize};
 
 /// Limits of one page. A page holds at least one publication if one is available.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageLimit {
     pub count: usize,
     pub bytes: usize,
@@ -11,7 +12,7 @@ pub struct PageLimit {
 ///
 /// Shape: a gap, if any, lies before `publications`. Their offsets increase by exactly 1; for `latest` they only
 /// increase.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     pub gap: Option<Gap>,
     pub publications: Vec<Publication>,
@@ -24,7 +25,7 @@ pub struct Page {
 }
 
 /// The sequence that a page belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
     /// The log. The reader continues from the position [`Page::end`].
     Log,

@@ -139,6 +139,11 @@ impl State {
         entries.filter(move |entry| entry.offset > began || !entry.is_expired(now_ms))
     }
 
+    /// Returns the entries before `first`, in the order of offsets.
+    pub fn entries_before(&self, first: u64) -> impl Iterator<Item = &Publication> {
+        self.by_offset.range(..first).map(|(_, entry)| entry)
+    }
+
     /// Returns the key whose time to live ended first, if it has ended.
     pub fn first_expired(&self, now_ms: u64) -> Option<&str> {
         self.expired(now_ms).next()
@@ -229,16 +234,24 @@ pub fn check_expected(expected: Option<Expected>, current: Option<Position>) -> 
     let detail = match (expected, current) {
         (None, _) | (Some(Expected::Absent), None) => return Ok(()),
         (Some(Expected::At(at)), Some(current)) if at == current => return Ok(()),
-        (Some(Expected::Absent), Some(current)) => format!("the key exists; its current position is {current}"),
-        (Some(Expected::At(_)), Some(current)) => {
-            format!("the key has changed; its current position is {current}")
-        }
+        (Some(Expected::Absent), Some(current)) => format!("the key exists; {CURRENT}{current}"),
+        (Some(Expected::At(_)), Some(current)) => format!("the key has changed; {CURRENT}{current}"),
         (Some(Expected::At(_)), None) => {
-            "the key does not exist: it was deleted, has expired, or never existed; its current position is 0".into()
+            format!("the key does not exist: it was deleted, has expired, or never existed; {CURRENT}0")
         }
     };
     Err(Error::new(Code::PreconditionFailed, detail))
 }
+
+/// Returns the current position of the key from an error of [`check_expected`]: [`Expected::Absent`] if the key does
+/// not exist. `None` for other errors.
+pub fn current_position(error: &Error) -> Option<Expected> {
+    let (_, current) = error.detail.rsplit_once(CURRENT)?;
+    (error.code == Code::PreconditionFailed).then(|| current.parse().ok()).flatten()
+}
+
+/// Introduces the current position of a key in an error.
+const CURRENT: &str = "its current position is ";
 
 /// Returns the error for a new key while the histories of all channels are above their limit.
 pub fn no_room_for_keys() -> Error {

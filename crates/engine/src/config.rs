@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use millrace_delivery::Bounds;
-use millrace_protocol::INTERNAL;
+use millrace_protocol::{ChannelName, is_internal, is_room_state, roster_of};
 use serde::{Deserialize, Serialize};
 
 /// Limits of the history that channels keep.
@@ -12,8 +12,10 @@ pub struct Config {
     pub history: HistoryConfig,
     /// History limits per namespace. The key is the first level of the channel name.
     pub namespaces: BTreeMap<String, HistoryConfig>,
-    /// History limits of the channels of the server itself ([`INTERNAL`]).
+    /// History limits of the logs of the server itself ([`INTERNAL_LOGS`]).
     pub internal: HistoryConfig,
+    /// History limits of all other channels of the server itself, which are keyed states. `None`: the server uses none.
+    pub internal_states: Option<HistoryConfig>,
     /// Namespaces that have their own share of the channels, in addition to those in `namespaces`.
     pub reserved: Vec<String>,
     /// Maximum number of channels with history. Further channels are refused with `too_many`.
@@ -46,6 +48,44 @@ pub struct HistoryConfig {
     pub state: bool,
     /// Maximum number of keys of a state. Publications of further keys are refused with `too_many`.
     pub keys_max: usize,
+    /// Keeps a roster of each channel: `{channel}/:members`, a keyed state with these limits.
+    pub roster: bool,
+    /// Time for which a member without a connection stays in the roster, so that it can reconnect.
+    #[serde(with = "humantime_serde")]
+    pub roster_grace: Duration,
+}
+
+/// Channels of the server itself that are logs. Its other channels are keyed states.
+pub const INTERNAL_LOGS: &[&str] = &[":millrace/revocations"];
+
+/// Namespace of the channels of rooms.
+pub(crate) const ROOMS: &str = "rooms";
+
+/// The limits that apply to a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class<'a> {
+    /// Those of a namespace.
+    Namespace(&'a str),
+    /// Those of a namespace, for the roster of one of its channels.
+    Roster(&'a str),
+    /// Those of the namespace `rooms`, for the states of rooms.
+    RoomState,
+    InternalLog,
+    InternalState,
+}
+
+impl<'a> Class<'a> {
+    pub fn of(channel: &'a ChannelName) -> Self {
+        let name = channel.as_str();
+        if is_internal(name) {
+            return if INTERNAL_LOGS.contains(&name) { Self::InternalLog } else { Self::InternalState };
+        }
+        match roster_of(name) {
+            None if is_room_state(name) => Self::RoomState,
+            None => Self::Namespace(channel.namespace()),
+            Some(_) => Self::Roster(channel.namespace()),
+        }
+    }
 }
 
 impl Default for Config {
@@ -55,6 +95,7 @@ impl Default for Config {
             history,
             namespaces: BTreeMap::new(),
             internal: history,
+            internal_states: None,
             reserved: Vec::new(),
             channels_max: 1_000_000,
             history_bytes_max: 1 << 30,
@@ -73,17 +114,36 @@ impl Default for HistoryConfig {
             durable: false,
             state: false,
             keys_max: 100_000,
+            roster: false,
+            roster_grace: Duration::from_secs(2),
         }
     }
 }
 
 impl Config {
-    /// Returns the history limits of a namespace (the first level of a channel name).
-    pub fn of(&self, namespace: &str) -> &HistoryConfig {
-        match namespace {
-            INTERNAL => &self.internal,
-            _ => self.namespaces.get(namespace).unwrap_or(&self.history),
+    /// Returns the history limits of a channel: those of its namespace, which is the first level of its name. A roster
+    /// has the limits of its namespace, as a keyed state.
+    pub fn of(&self, channel: &ChannelName) -> HistoryConfig {
+        self.of_class(Class::of(channel))
+    }
+
+    pub(crate) fn of_class(&self, class: Class<'_>) -> HistoryConfig {
+        match class {
+            Class::Namespace(namespace) => *self.namespaces.get(namespace).unwrap_or(&self.history),
+            Class::Roster(namespace) => {
+                let history = self.of_class(Class::Namespace(namespace));
+                HistoryConfig { state: history.roster, ..history }
+            }
+            // The whole state of a room has one key.
+            Class::RoomState => HistoryConfig { state: true, keys_max: 1, ..self.of_class(Class::Namespace(ROOMS)) },
+            Class::InternalLog => self.internal,
+            Class::InternalState => self.internal_states.unwrap_or(self.internal),
         }
+    }
+
+    /// Returns true if any namespace keeps rosters.
+    pub fn has_rosters(&self) -> bool {
+        self.history.roster || self.namespaces.values().any(|history| history.roster)
     }
 
     /// Returns the name of the first setting that requires durability, such as `namespaces.cars.durable`.
@@ -99,8 +159,8 @@ impl Config {
         if self.history.state { Some("history.state".into()) } else { self.namespaces.iter().find_map(of) }
     }
 
-    pub fn bounds(&self, namespace: &str) -> Bounds {
-        self.of(namespace).bounds()
+    pub fn bounds(&self, channel: &ChannelName) -> Bounds {
+        self.of(channel).bounds()
     }
 }
 

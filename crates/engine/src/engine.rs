@@ -1,4 +1,4 @@
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{io, num::NonZeroU32, sync::Arc, time::Duration};
 
 use millrace_delivery::{Page, PageLimit};
 use millrace_protocol::{
@@ -6,7 +6,10 @@ use millrace_protocol::{
     session::{Policy, Target},
 };
 
-use crate::Answer;
+use crate::{
+    Answer,
+    hand_over::{Ending, HandOver},
+};
 
 /// Order and history of all channels.
 ///
@@ -85,6 +88,12 @@ pub trait Engine: Send + Sync {
         None
     }
 
+    /// Returns the names of all live nodes, including this one, or `None` if no other node can share the engine. A node
+    /// that was killed is live until its lease ends, at most 5 s after the last renewal.
+    fn live_nodes(&self) -> Answer<Result<Option<Vec<String>>, Error>> {
+        Answer::now(Ok(None))
+    }
+
     /// Asks all other live nodes and waits for their answers, for at most `wait`. The question must not be a channel
     /// name. A node of another version may not know the question; it then counts as missing.
     fn ask_nodes(&self, _question: &str, _wait: Duration) -> Answer<Result<NodeAnswers, Error>> {
@@ -125,6 +134,23 @@ pub trait Engine: Send + Sync {
     /// value.
     fn counters(&self) -> Vec<(&'static str, &'static str, u64)> {
         Vec::new()
+    }
+
+    /// Hands all contents over to the engine of another process, and uses that engine from then on. Publications that
+    /// arrive meanwhile wait for that engine. Blocks the thread. An engine with a broker in the network has nothing to
+    /// hand over, and remains in use.
+    ///
+    /// Errors: the other process does not read. [`Engine::take_back`] must follow.
+    fn hand_over(&self, to: &HandOver) -> io::Result<()> {
+        to.end(Ending::NOTHING)
+    }
+
+    /// Ends a hand-over that the other process has not completed: this engine has its contents again. Publications that
+    /// the other process has not answered are refused.
+    ///
+    /// Errors: a file that cannot be opened again.
+    fn take_back(&self) -> io::Result<()> {
+        Ok(())
     }
 
     /// Returns when all accepted publications are stored safely. Called once, after the last publication.

@@ -11,6 +11,7 @@ mod answer;
 mod config;
 mod deliver;
 mod engine;
+pub mod hand_over;
 mod log_rate_limit;
 mod memory;
 mod mirror;
@@ -24,7 +25,7 @@ mod smallest;
 mod sqlite;
 
 pub use answer::Answer;
-pub use config::{Config, HistoryConfig};
+pub use config::{Config, HistoryConfig, INTERNAL_LOGS};
 pub use deliver::Deliver;
 pub use engine::{Answerer, ChannelSlot, Engine, Newest, NodeAnswers};
 pub use log_rate_limit::LogRateLimit;
@@ -34,9 +35,15 @@ pub use shares::{HolderCounts, may_take};
 pub use shown_url::shown_url;
 pub use sqlite::SqliteEngine;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use millrace_protocol::Epoch;
+
+use hand_over::Inherited;
 
 /// Names of all engines, as `--engine` accepts them. Each has a variant of [`EngineUrl`].
 pub const ENGINES: &[&str] = &["memory", "sqlite", "redis", "nats"];
@@ -75,6 +82,17 @@ impl<'a> EngineUrl<'a> {
     }
 }
 
+/// Returns the name of the engine that a URL names, one of [`ENGINES`]; the URL itself if it names none.
+pub fn engine_name(url: &str) -> &str {
+    let name = url.split(':').next().unwrap_or(url);
+    ENGINES.iter().find(|known| **known == name || name == format!("{known}s")).copied().unwrap_or(name)
+}
+
+/// Returns the time of the system in milliseconds since 1970, for the clock of an engine.
+pub fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
 /// Checks the syntax of an engine URL without opening the engine.
 ///
 /// Errors: [`OpenError::Unknown`] if the URL names no engine; [`OpenError::Setting`] if the URL of a known engine is
@@ -94,6 +112,19 @@ pub fn open<D: Deliver>(
     deliver: Arc<D>,
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<Arc<dyn Engine>, OpenError> {
+    open_with(url, config, deliver, clock, None)
+}
+
+/// Opens an engine like [`open`]. With `inherited`, it continues the engine of an old process.
+///
+/// Errors: those of [`open`], and malformed contents.
+pub fn open_with<D: Deliver>(
+    url: &str,
+    config: Config,
+    deliver: Arc<D>,
+    clock: impl Fn() -> u64 + Send + Sync + 'static,
+    inherited: Option<Inherited>,
+) -> Result<Arc<dyn Engine>, OpenError> {
     let parsed = EngineUrl::parse(url)?;
     Ok(match parsed {
         EngineUrl::Memory => {
@@ -102,7 +133,13 @@ pub fn open<D: Deliver>(
                     "`{setting} = true` requires publications on disk, and the engine `memory` stores none: use sqlite or nats"
                 )));
             }
-            Arc::new(MemoryEngine::new(config, Epoch(getrandom::u32()?), deliver, clock))
+            let epoch = match &inherited {
+                Some(inherited) => inherited.ending.epoch,
+                None => Epoch(getrandom::u32()?),
+            };
+            let engine = MemoryEngine::new(config, epoch, deliver, clock);
+            inherited.map(|inherited| engine.inherit(inherited)).transpose().map_err(OpenError::System)?;
+            Arc::new(engine)
         }
         EngineUrl::Sqlite(path) => Arc::new(SqliteEngine::open(path, config, deliver, clock)?),
         EngineUrl::Redis(parsed) => Arc::new(redis::open(shown_url(url), parsed, config, deliver, clock)?),

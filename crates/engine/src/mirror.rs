@@ -50,7 +50,7 @@ impl<D: Deliver> Mirror<D> {
 
     /// Starts to keep a channel.
     pub fn open(&self, name: &ChannelName) {
-        let bounds = self.config.bounds(name.namespace());
+        let bounds = self.config.bounds(name);
         let bounds =
             Bounds { count_max: bounds.count_max.min(COUNT_MAX), bytes_max: bounds.bytes_max.min(BYTES_MAX), ..bounds };
         let route = || self.deliver.route(name);

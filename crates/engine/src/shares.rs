@@ -15,7 +15,7 @@ use std::{
 
 use millrace_protocol::{ChannelName, Code, Error, Holder};
 
-use crate::Config;
+use crate::{Config, config::Class};
 
 /// A holder may take a place while it holds fewer than this many times the free places.
 const HOLDER_TIMES: usize = 8;
@@ -80,30 +80,45 @@ impl HolderCounts {
 pub(crate) struct Shares {
     max: usize,
     counts: HolderCounts,
-    /// Entry 0 counts the channels of all namespaces that the configuration does not name; the others are sorted by
-    /// name.
-    namespaces: Vec<(String, AtomicUsize)>,
+    /// Entry 0 stands for all namespaces that the configuration does not name; the others are sorted by name.
+    names: Vec<String>,
+    /// Number of channels of each class: for each namespace its channels, then for each namespace its rosters, then the
+    /// logs and the states of the server itself, then the states of rooms.
+    counts_by_class: Vec<AtomicUsize>,
 }
 
-/// Index of a namespace in [`Shares`]; 0 stands for all namespaces that the configuration does not name.
+/// Index of a class of channels in [`Shares`]: a namespace, where 0 stands for all namespaces that the configuration
+/// does not name; the rosters of a namespace; or the channels of the server itself.
 pub(crate) type Namespace = u32;
 
 impl Shares {
     pub fn new(config: &Config, max: usize) -> Self {
         let named = config.namespaces.keys().chain(&config.reserved).filter(|name| !name.is_empty());
         let names: std::collections::BTreeSet<&String> = named.collect();
-        let namespaces = std::iter::once(String::new()).chain(names.into_iter().cloned());
-        let namespaces = namespaces.map(|name| (name, AtomicUsize::new(0))).collect();
-        Self { max, counts: HolderCounts::default(), namespaces }
+        let names: Vec<String> = std::iter::once(String::new()).chain(names.into_iter().cloned()).collect();
+        let counts_by_class = (0..2 * names.len() + 3).map(|_| AtomicUsize::new(0)).collect();
+        Self { max, counts: HolderCounts::default(), names, counts_by_class }
     }
 
     pub fn namespace(&self, name: &ChannelName) -> Namespace {
-        let namespace = name.namespace();
-        self.namespaces[1..].binary_search_by(|(name, _)| name.as_str().cmp(namespace)).map_or(0, |i| i as u32 + 1)
+        let named = |namespace: &str| {
+            self.names[1..].binary_search_by(|name| name.as_str().cmp(namespace)).map_or(0, |i| i + 1)
+        };
+        let class = match Class::of(name) {
+            Class::Namespace(namespace) => named(namespace),
+            Class::Roster(namespace) => self.names.len() + named(namespace),
+            Class::InternalLog => 2 * self.names.len(),
+            Class::InternalState => 2 * self.names.len() + 1,
+            Class::RoomState => 2 * self.names.len() + 2,
+        };
+        class as u32
     }
 
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.namespaces.iter().map(|(name, _)| name.as_str())
+    /// Returns all classes in the order of their indexes.
+    pub fn classes(&self) -> impl Iterator<Item = Class<'_>> {
+        let names = || self.names.iter().map(String::as_str);
+        let of_namespaces = names().map(Class::Namespace).chain(names().map(Class::Roster));
+        of_namespaces.chain([Class::InternalLog, Class::InternalState, Class::RoomState])
     }
 
     /// Returns whether this holder may create a channel in this namespace while there are `used` channels.
@@ -120,17 +135,17 @@ impl Shares {
 
     pub fn take(&self, holder: Holder, namespace: Namespace) {
         self.counts.take(holder);
-        self.namespaces[namespace as usize].1.fetch_add(1, Relaxed);
+        self.counts_by_class[namespace as usize].fetch_add(1, Relaxed);
     }
 
     pub fn give_back(&self, holder: Holder, namespace: Namespace) {
         self.counts.give_back(holder);
-        let _ = self.namespaces[namespace as usize].1.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
+        let _ = self.counts_by_class[namespace as usize].fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
     }
 
     pub fn fade(&self) {
         self.counts.fade();
-        for (_, channels) in &self.namespaces {
+        for channels in &self.counts_by_class {
             channels.store(channels.load(Relaxed) / 2, Relaxed);
         }
     }
@@ -138,7 +153,7 @@ impl Shares {
     /// Number of channels in a namespace. Eviction for a namespace takes channels from the same or from larger
     /// namespaces.
     pub fn in_namespace(&self, namespace: Namespace) -> usize {
-        self.namespaces[namespace as usize].1.load(Relaxed)
+        self.counts_by_class[namespace as usize].load(Relaxed)
     }
 
     /// Returns the holders whose idle channels may be evicted for `holder`: those with at least as many channels.
@@ -247,9 +262,13 @@ mod tests {
             used += 1;
         }
         assert_eq!(used, 3200);
-        let rooms = shares.namespace(&ChannelName::parse("rooms/a/state").unwrap());
-        assert_eq!((rooms, shares.names().nth(1)), (1, Some("rooms")));
-        assert!(shares.may_create(Holder::new(9999), rooms, used));
+        let rooms = shares.namespace(&ChannelName::parse("rooms/a/chat").unwrap());
+        assert_eq!((rooms, shares.classes().nth(1)), (1, Some(Class::Namespace("rooms"))));
+        let states = shares.namespace(&ChannelName::parse("rooms/a/state").unwrap());
+        assert_eq!(shares.classes().nth(states as usize), Some(Class::RoomState));
+        assert!(
+            shares.may_create(Holder::new(9999), rooms, used) && shares.may_create(Holder::new(9999), states, used)
+        );
         assert!(!shares.may_create(Holder::new(9999), 0, used));
     }
 

@@ -6,11 +6,11 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::StatusCode;
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout_at},
@@ -20,7 +20,7 @@ use crate::{
     HookUrl,
     circuit_breaker::{BreakerConfig, BreakerState, CircuitBreaker, IsOpen},
     http_client::{CallError, HttpClient},
-    signature::{EVENT_ID, SIGNATURE, Signer},
+    signature::{Signer, signed_headers},
 };
 
 /// Maximum number of waiting requests, as a multiple of the requests in progress.
@@ -140,7 +140,7 @@ impl Endpoint {
         let calling = async {
             let mut is_first = true;
             loop {
-                let called = self.client.post(&self.url, headers(signer, event_id, body), body.clone()).await;
+                let called = self.client.post(&self.url, signed_headers(signer, event_id, body), body.clone()).await;
                 let may_repeat = match &called {
                     Err(CallError::NotSent(_)) => true,
                     Err(CallError::NoAnswer(_)) => *repeat == Repeat::BeforeAnswer,
@@ -181,16 +181,4 @@ fn is_outage(error: &EndpointError) -> bool {
         EndpointError::Call(CallError::TooLarge(_)) => false,
         _ => true,
     }
-}
-
-/// Returns the headers of a request that is sent now.
-fn headers(signer: &Signer, event_id: &str, body: &[u8]) -> HeaderMap {
-    let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let mut headers = HeaderMap::new();
-    for (name, value) in [(SIGNATURE, signer.sign(unix_s, body)), (EVENT_ID, event_id.to_owned())] {
-        if let Ok(value) = HeaderValue::from_str(&value) {
-            headers.insert(name, value);
-        }
-    }
-    headers
 }

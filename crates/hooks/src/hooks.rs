@@ -176,7 +176,7 @@ impl Hooks {
             permits: AnswerCache::new(config.cached_max),
             metrics: Metrics::default(),
         };
-        Ok(Self { thread: HookThread::start().map_err(HooksError::Thread)?, inner: Arc::new(inner) })
+        Ok(Self { thread: HookThread::start("hooks").map_err(HooksError::Thread)?, inner: Arc::new(inner) })
     }
 
     /// Replaces the secrets. Requests from now on are signed with the new ones.

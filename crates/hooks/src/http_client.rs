@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
-use reqwest::{Certificate, Client, redirect::Policy, retry};
+use reqwest::{Certificate, Client, Response, redirect::Policy, retry};
 
 use crate::HookUrl;
 
@@ -69,15 +69,34 @@ impl HttpClient {
     ///
     /// Cost: the answer is read up to the limit. Dropping the future ends the request.
     pub async fn post(&self, url: &HookUrl, headers: HeaderMap, body: Bytes) -> Result<Vec<u8>, CallError> {
+        let response = self.send(url, headers, body).await?;
+        match response.status() {
+            StatusCode::OK => self.read(response).await,
+            status => Err(CallError::Status(status)),
+        }
+    }
+
+    /// Sends a JSON body and returns the status of the answer. The body of the answer has no meaning: it is read up to
+    /// the limit, so that the connection can be reused.
+    ///
+    /// Errors: no status has arrived.
+    pub async fn deliver(&self, url: &HookUrl, headers: HeaderMap, body: Bytes) -> Result<StatusCode, CallError> {
+        let response = self.send(url, headers, body).await?;
+        let status = response.status();
+        let _ = self.read(response).await;
+        Ok(status)
+    }
+
+    async fn send(&self, url: &HookUrl, headers: HeaderMap, body: Bytes) -> Result<Response, CallError> {
         let request = self.client.post(url.url().clone()).headers(headers);
         let request = request.header(header::CONTENT_TYPE, "application/json").body(body);
-        let mut response = request.send().await.map_err(|error| match error.is_connect() {
+        request.send().await.map_err(|error| match error.is_connect() {
             true => CallError::NotSent(root_cause(&error)),
             false => CallError::NoAnswer(root_cause(&error)),
-        })?;
-        if response.status() != StatusCode::OK {
-            return Err(CallError::Status(response.status()));
-        }
+        })
+    }
+
+    async fn read(&self, mut response: Response) -> Result<Vec<u8>, CallError> {
         let max = self.answer_bytes_max;
         if response.content_length().is_some_and(|length| length > max as u64) {
             return Err(CallError::TooLarge(max));

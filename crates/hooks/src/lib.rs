@@ -10,6 +10,7 @@
 //! - [`endpoint`]: a URL with its limits: signature, concurrency, deadline, circuit breaker
 //! - [`question`], [`answer`]: the JSON of requests and responses
 //! - [`answer_cache`]: answers that the back end allows to reuse
+//! - [`runtime`]: a thread for requests, apart from the shards
 //!
 //! Read first: [`Hooks`], [`Config`], [`endpoint::Endpoint`].
 //!
@@ -24,7 +25,7 @@ mod hooks;
 pub mod http_client;
 pub mod metrics;
 pub mod question;
-mod runtime;
+pub mod runtime;
 pub mod signature;
 mod url;
 

@@ -1,5 +1,5 @@
-//! The thread on which all requests run. It keeps encryption and parsing away from the threads of the shards, and all
-//! shards share its connections.
+//! A thread on which requests to the back end run. It keeps encryption and parsing away from the threads of the shards,
+//! and all shards share its connections.
 
 use std::{
     future::Future,
@@ -24,14 +24,19 @@ pub struct HookThread {
 
 impl HookThread {
     /// Starts the thread. Errors: the system refuses a thread.
-    pub fn start() -> io::Result<Self> {
+    pub fn start(name: &str) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let handle = runtime.handle().clone();
-        std::thread::Builder::new().name("hooks".into()).spawn(move || {
+        std::thread::Builder::new().name(name.into()).spawn(move || {
             let _ = runtime.block_on(stopped);
         })?;
         Ok(Self { handle, _stop: stop })
+    }
+
+    /// Runs a task on the thread until the thread ends.
+    pub fn start_task(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(self.handle.spawn(task));
     }
 
     /// Runs a task on the thread. Dropping the result cancels the task.

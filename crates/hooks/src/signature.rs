@@ -5,9 +5,14 @@
 //!
 //! Source: docs/reference/hooks.md, "Signature".
 
-use std::{fmt, fmt::Write as _, time::Duration};
+use std::{
+    fmt,
+    fmt::Write as _,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use hmac::{Hmac, KeyInit, Mac};
+use http::{HeaderMap, HeaderValue};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
@@ -86,6 +91,18 @@ impl fmt::Debug for Signer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Signer({} secrets)", self.secrets.len())
     }
+}
+
+/// Returns the headers of a request that is sent now: signature and id of the event.
+pub fn signed_headers(signer: &Signer, event_id: &str, body: &[u8]) -> HeaderMap {
+    let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut headers = HeaderMap::new();
+    for (name, value) in [(SIGNATURE, signer.sign(unix_s, body)), (EVENT_ID, event_id.to_owned())] {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            headers.insert(name, value);
+        }
+    }
+    headers
 }
 
 /// Returns a new random id of an event, 32 hexadecimal digits.

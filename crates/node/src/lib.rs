@@ -9,6 +9,7 @@ pub mod histogram;
 mod mailbox;
 pub mod metrics;
 pub mod namespaces;
+mod observer;
 mod router;
 mod shard;
 
@@ -16,5 +17,6 @@ pub use histogram::Histogram;
 pub use mailbox::{ChannelEvent, Delivery, Mailbox, Moved};
 pub use metrics::{Family, MetricKind, Metrics};
 pub use namespaces::{NamespaceId, Namespaces};
+pub use observer::{Member, Observer};
 pub use router::Router;
-pub use shard::{Shard, Sockets, Start, Waiting, Woken};
+pub use shard::{Client, Shard, ShardObserver, Sockets, Start, Waiting, Woken};

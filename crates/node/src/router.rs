@@ -2,21 +2,21 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
         atomic::{
             AtomicU32, AtomicU64, AtomicUsize,
-            Ordering::{Acquire, Relaxed, Release, SeqCst},
+            Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
         },
     },
 };
 
-use millrace_delivery::{ChannelKey, prefetch};
+use millrace_delivery::{ChannelKey, ConnId, prefetch};
 use millrace_engine::Deliver;
 use millrace_protocol::{ChannelName, Code, Epoch, Error, Pattern, PatternMap, Position, Publication};
 use smallvec::SmallVec;
 
 use crate::{
-    Delivery, Mailbox, NamespaceId, Namespaces,
+    Delivery, Mailbox, NamespaceId, Namespaces, Observer,
     mailbox::{ChannelEvent, Moved},
 };
 
@@ -44,7 +44,9 @@ type Readers = Box<[u32]>;
 
 /// Routing table: sends each publication to the mailboxes of the shards that have a reader for it, and to no others.
 pub struct Router {
+    /// One per shard, and that of the tap if there is one.
     mailboxes: Vec<Arc<Mailbox>>,
+    shards: usize,
     congested: Arc<AtomicUsize>,
     routes: Vec<Mutex<HashMap<ChannelName, Arc<Route>>>>,
     patterns: RwLock<PatternMap<Readers>>,
@@ -52,6 +54,8 @@ pub struct Router {
     patterns_max: AtomicUsize,
     namespaces: Namespaces,
     hasher: RandomState,
+    node: OnceLock<Box<str>>,
+    observer: OnceLock<Arc<dyn Observer>>,
 }
 
 impl Router {
@@ -64,6 +68,7 @@ impl Router {
         let congested = Arc::<AtomicUsize>::default();
         Self {
             mailboxes: (0..shards).map(|_| Arc::new(Mailbox::new(congested.clone()))).collect(),
+            shards,
             congested,
             routes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             patterns: RwLock::default(),
@@ -71,11 +76,56 @@ impl Router {
             patterns_max: AtomicUsize::new(usize::MAX),
             namespaces: Namespaces::new(shards, configured),
             hasher: RandomState::new(),
+            node: OnceLock::new(),
+            observer: OnceLock::new(),
+        }
+    }
+
+    /// Sets the name of this node, and the observer of its readers, if any. Call it once, before the shards start.
+    pub fn set_node(&self, name: &str, observer: Option<Arc<dyn Observer>>) {
+        let _ = self.node.set(name.into());
+        if let Some(observer) = observer {
+            let _ = self.observer.set(observer);
+        }
+    }
+
+    pub fn observer(&self) -> Option<&Arc<dyn Observer>> {
+        self.observer.get()
+    }
+
+    /// Returns the id of a connection, unique over all nodes: `NODE-SHARD-SLOT-GENERATION`.
+    pub fn connection_id(&self, shard: usize, conn: ConnId) -> String {
+        let node = self.node.get().map_or("", |node| node);
+        format!("{node}-{shard}-{}-{}", conn.slot, conn.generation)
+    }
+
+    /// Adds a tap: a mailbox that receives the publications of all channels, for the readers of another process. It
+    /// never slows publishers down. Call it before the first channel is opened.
+    pub fn with_tap(mut self) -> Self {
+        self.mailboxes.push(Arc::default());
+        self.set_tap(true);
+        self
+    }
+
+    /// Returns the mailbox of the tap.
+    pub fn tap(&self) -> Option<&Mailbox> {
+        self.mailboxes.get(self.shards).map(|mailbox| &**mailbox)
+    }
+
+    /// Ends the deliveries to the tap.
+    pub fn close_tap(&self) {
+        self.set_tap(false);
+    }
+
+    fn set_tap(&self, is_open: bool) {
+        if self.tap().is_some() {
+            let all = Pattern::parse("#").expect("`#` is a pattern");
+            self.set_pattern_readers(self.shards, &all, u32::from(is_open), |_| {});
         }
     }
 
     pub fn shards(&self) -> usize {
-        self.mailboxes.len()
+        self.shards
     }
 
     pub fn mailbox(&self, shard: usize) -> &Arc<Mailbox> {
@@ -94,7 +144,7 @@ impl Router {
 
     /// Returns the fraction of mailboxes that are congested, from 0 to 1.
     pub fn congested_share(&self) -> f64 {
-        self.congested.load(Relaxed) as f64 / self.mailboxes.len().max(1) as f64
+        self.congested.load(Relaxed) as f64 / self.shards.max(1) as f64
     }
 
     /// Returns true if a publication of this channel would go to a congested mailbox.
@@ -106,11 +156,11 @@ impl Router {
         if let Some(route) = self.stripe(channel).get(channel) {
             wanted.iter_mut().zip(&route.ways).for_each(|(wanted, way)| *wanted |= way.readers.load(Relaxed) > 0);
         }
-        wanted.iter().zip(&self.mailboxes).any(|(wanted, mailbox)| *wanted && mailbox.is_congested())
+        wanted.iter().zip(&self.mailboxes).take(self.shards).any(|(wanted, mailbox)| *wanted && mailbox.is_congested())
     }
 
-    /// Sets the number of readers of a channel in a shard. Calls `watch` if this gives the node its first reader of
-    /// the channel, or removes the last one.
+    /// Sets the number of readers of a channel in a shard, and returns the change. Calls `watch` if this gives the node
+    /// its first reader of the channel, or removes the last one.
     pub fn set_readers(
         &self,
         shard: usize,
@@ -118,13 +168,13 @@ impl Router {
         key: ChannelKey,
         readers: u32,
         watch: impl FnOnce(bool),
-    ) {
+    ) -> i64 {
         let mut routes = self.stripe(channel);
         let route = self.open(&mut routes, channel);
         let was_read = is_read(route);
         route.ways[shard].key.store(key.to_bits(), Relaxed);
-        let before = route.ways[shard].readers.swap(readers, Release);
-        self.namespaces.add_readers(route.namespace, i64::from(readers) - i64::from(before));
+        let readers_before = route.ways[shard].readers.swap(readers, AcqRel);
+        self.namespaces.add_readers(route.namespace, i64::from(readers) - i64::from(readers_before));
         let is_read = is_read(route);
         // Only the table holds the route: the engine has no reference to it.
         if !is_read && Arc::strong_count(route) == 1 {
@@ -134,6 +184,7 @@ impl Router {
         if is_read != was_read {
             watch(is_read);
         }
+        i64::from(readers) - i64::from(readers_before)
     }
 
     /// Sets the number of readers of a pattern in a shard. Calls `watch` as in [`Router::set_readers`]. Cost per
@@ -179,7 +230,7 @@ impl Router {
 
     fn open<'a>(&self, routes: &'a mut HashMap<ChannelName, Arc<Route>>, channel: &ChannelName) -> &'a Arc<Route> {
         routes.entry(channel.clone()).or_insert_with(|| {
-            let ways = (0..self.shards()).map(|_| Way::default()).collect();
+            let ways = self.mailboxes.iter().map(|_| Way::default()).collect();
             Arc::new(Route { name: channel.clone(), namespace: self.namespaces.id(channel), ways })
         })
     }
@@ -198,7 +249,7 @@ impl Router {
 
     /// Returns, for each shard, whether it has a reader of a pattern that matches.
     fn by_pattern(&self, channel: &ChannelName) -> Vec<bool> {
-        let mut shards = vec![false; self.shards()];
+        let mut shards = vec![false; self.mailboxes.len()];
         let patterns = self.patterns.read().unwrap_or_else(PoisonError::into_inner);
         patterns.matching(channel.as_str(), |_, readers| {
             shards.iter_mut().zip(readers).for_each(|(listens, readers)| *listens |= *readers > 0);

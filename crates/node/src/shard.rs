@@ -1,6 +1,6 @@
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     future::poll_fn,
     rc::Rc,
     sync::Arc,
@@ -11,14 +11,14 @@ use std::{
 use millrace_delivery::{ConnId, FirstPage, Hub, Output, Page, PageLimit, ReadTicket, WaiterId, Wire};
 use millrace_engine::{Answer, ChannelSlot, Engine};
 use millrace_protocol::{
-    ChannelName, Code, Error, NewPublication, Pattern, Position, Since,
+    ChannelName, Code, Error, NewPublication, Pattern, Position, Since, Transport,
     session::{Policy, Target, encode_error_push},
 };
 
 use tokio::sync::Notify;
 
 use crate::{
-    ChannelEvent, Delivery, Mailbox, Metrics, NamespaceId, Router,
+    ChannelEvent, Delivery, Mailbox, Member, Metrics, NamespaceId, Observer, Router,
     namespaces::{NamespaceCache, NamespaceCounters},
 };
 
@@ -45,6 +45,13 @@ pub trait Sockets: Wire + 'static {
 
     /// Ends the writes of a turn. `age` is the time since the oldest publication of the turn was accepted.
     fn end_turn(&mut self, _age: Duration) {}
+
+    /// Reports the connections of this shard to the observer from now on.
+    fn observe(&mut self, observer: ShardObserver);
+
+    /// Returns the connection whose client receives what is sent to this connection: usually `conn` itself. With the
+    /// subject and the information of its client.
+    fn client(&self, conn: ConnId) -> Option<Client>;
 }
 
 /// A connection whose wait has ended; see [`Shard::woken`].
@@ -53,6 +60,34 @@ pub struct Woken {
     pub conn: ConnId,
     /// Time at which the oldest publication of the turn was accepted. `None` if no publication ended the wait.
     pub since: Option<Instant>,
+}
+
+/// Client of a connection.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub conn: ConnId,
+    /// Subject of the client's token, if any.
+    pub subject: Option<Arc<str>>,
+    /// Information about the client for other members of a channel, as JSON.
+    pub info: Option<Arc<str>>,
+}
+
+/// Observer of the connections of one shard.
+#[derive(Clone)]
+pub struct ShardObserver {
+    router: Arc<Router>,
+    shard: usize,
+    observer: Arc<dyn Observer>,
+}
+
+impl ShardObserver {
+    pub fn opened(&self, conn: ConnId, subject: Option<&Arc<str>>, transport: Transport) {
+        self.observer.opened(&self.router.connection_id(self.shard, conn), subject, transport);
+    }
+
+    pub fn closed(&self, conn: ConnId) {
+        self.observer.closed(&self.router.connection_id(self.shard, conn));
+    }
 }
 
 /// Start of a subscription, reported before its first publication.
@@ -90,6 +125,8 @@ pub struct Shard<S: Sockets> {
     accepted: Cell<Option<Instant>>,
     namespaces: RefCell<NamespaceCache>,
     looking: tokio::sync::Mutex<()>,
+    /// Members that read channels with a roster, with the number of these channels.
+    members: RefCell<HashMap<ConnId, (Member, usize)>>,
 }
 
 impl<S: Sockets> Shard<S> {
@@ -118,8 +155,14 @@ impl<S: Sockets> Shard<S> {
             accepted: Cell::default(),
             namespaces: RefCell::default(),
             looking: tokio::sync::Mutex::default(),
+            members: RefCell::default(),
         };
         shard.hub.borrow_mut().share_logs(shard.router.shards());
+        if let Some(observer) = shard.router.observer().cloned() {
+            let router = shard.router.clone();
+            shard.sockets.borrow_mut().observe(ShardObserver { router, shard: id, observer: observer.clone() });
+            shard.hub.borrow_mut().set_rosters(Box::new(move |channel| observer.has_roster(channel)));
+        }
         Rc::new(shard)
     }
 
@@ -133,6 +176,16 @@ impl<S: Sockets> Shard<S> {
     /// Sets the maximum number of different patterns of the node.
     pub fn set_patterns_max(&self, max: usize) {
         self.router.set_patterns_max(max);
+    }
+
+    /// Returns the id of a connection, unique over all nodes.
+    pub fn connection_id(&self, conn: ConnId) -> String {
+        self.router.connection_id(self.id, conn)
+    }
+
+    /// Returns the observer of the readers of this node, if any.
+    pub fn observer(&self) -> Option<&Arc<dyn Observer>> {
+        self.router.observer()
     }
 
     /// Runs a turn whenever the mailbox has entries. Tasks that are ready run first, so their publications leave in
@@ -458,8 +511,13 @@ impl<S: Sockets> Shard<S> {
                 Output::ReadHistory { ticket, channel, since, policy } => self.read(ticket, channel, since, policy),
                 Output::Interest { channel, key, readers } => {
                     let watch = |is_read| self.engine.watch(&Target::Channel(channel.clone()), is_read);
-                    self.router.set_readers(self.id, &channel, key, readers, watch);
+                    let change = self.router.set_readers(self.id, &channel, key, readers, watch);
+                    if let Some(observer) = self.router.observer() {
+                        observer.readers_changed(&channel, change);
+                    }
                 }
+                Output::Joined { conn, channel } => self.joined(conn, &channel),
+                Output::Left { conn, channel } => self.left(conn, &channel),
                 Output::PatternInterest { pattern, readers } => {
                     let watch = |is_read| self.engine.watch(&Target::Pattern(pattern.clone()), is_read);
                     self.router.set_pattern_readers(self.id, &pattern, readers, watch);
@@ -477,6 +535,34 @@ impl<S: Sockets> Shard<S> {
                     self.hub.borrow_mut().disconnect(conn);
                 }
             }
+        }
+    }
+
+    fn joined(&self, conn: ConnId, channel: &ChannelName) {
+        let mut members = self.members.borrow_mut();
+        let (member, channels) = match members.entry(conn) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let Some(client) = self.sockets.borrow().client(conn) else { return };
+                let id = client.subject.unwrap_or_else(|| self.connection_id(client.conn).into());
+                place.insert((Member { id, info: client.info }, 0))
+            }
+        };
+        *channels += 1;
+        if let Some(observer) = self.router.observer() {
+            observer.joined(channel, member);
+        }
+    }
+
+    fn left(&self, conn: ConnId, channel: &ChannelName) {
+        let mut members = self.members.borrow_mut();
+        let Some((member, channels)) = members.get_mut(&conn) else { return };
+        *channels -= 1;
+        if let Some(observer) = self.router.observer() {
+            observer.left(channel, member);
+        }
+        if *channels == 0 {
+            members.remove(&conn);
         }
     }
 

@@ -47,6 +47,13 @@ impl ChannelName {
     pub fn namespace(&self) -> &str {
         self.0.split('/').next().unwrap_or(&self.0)
     }
+
+    /// Returns the channel that holds the roster of this channel: `{channel}/:members`. `None` if the name is too long
+    /// ([`ROSTER_NAME_BYTES_MAX`]), or if this channel is itself a roster or a channel of the server.
+    pub fn members(&self) -> Option<Self> {
+        let has_roster = self.0.len() <= ROSTER_NAME_BYTES_MAX && !is_internal(&self.0) && roster_of(&self.0).is_none();
+        has_roster.then(|| Self([&self.0, MEMBERS].concat().into()))
+    }
 }
 
 /// Channel name with wildcards as in MQTT: `+` matches one level, and `#` at the end matches any number of levels,
@@ -76,8 +83,10 @@ impl Pattern {
         &self.0
     }
 
+    /// Returns true if the channel matches. A roster matches only patterns that end with `/:members`, so that a reader
+    /// of `#` does not receive the rosters.
     pub fn matches(&self, channel: &str) -> bool {
-        if is_internal(channel) {
+        if is_internal(channel) || !self.may_match(channel) {
             return false;
         }
         let mut levels = channel.split('/');
@@ -93,10 +102,15 @@ impl Pattern {
         levels.next().is_none() || self.0.as_ref() == "#"
     }
 
+    /// Returns false if the channel is a roster and this pattern does not end with `/:members`.
+    pub(crate) fn may_match(&self, channel: &str) -> bool {
+        roster_of(channel).is_none() || roster_of(&self.0).is_some()
+    }
+
     /// Returns true if this pattern matches every channel that `asked`, a pattern or a name, matches. Channels of the
     /// server itself are never covered.
     pub fn covers(&self, asked: &str) -> bool {
-        if is_internal(asked) {
+        if is_internal(asked) || !self.may_match(asked) {
             return false;
         }
         // Every name has at least one level, so `#` matches the same names as `+/#`.
@@ -164,11 +178,37 @@ pub fn is_internal(channel: &str) -> bool {
     channel.strip_prefix(INTERNAL).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Returns true if only the server may publish to this channel: the state, the reports and the inboxes of a room.
+/// End of the name of a channel that holds a roster.
+const MEMBERS: &str = "/:members";
+
+/// Maximum length of the name of a channel that has a roster, in bytes.
+pub const ROSTER_NAME_BYTES_MAX: usize = NAME_BYTES_MAX - MEMBERS.len();
+
+/// Returns the channel or pattern whose rosters this channel or pattern stands for: `chat/1` for `chat/1/:members`.
+/// `None` for all other names.
+pub fn roster_of(name: &str) -> Option<&str> {
+    name.strip_suffix(MEMBERS)
+}
+
+/// Returns true if this channel holds the state of a room: `rooms/{room}/state`, which is always a keyed state.
+pub fn is_room_state(channel: &str) -> bool {
+    room_channel(channel) == Some("state")
+}
+
+/// Returns which channel of a room this is: `chat` for `rooms/kitchen/chat`. `None` for all other names.
+fn room_channel(channel: &str) -> Option<&str> {
+    Some(channel.strip_prefix("rooms/")?.split_once('/')?.1)
+}
+
+/// Returns true if only the server may publish to this channel: a roster, and the state, the reports and the inboxes of
+/// a room.
 ///
-/// Source: docs/reference/protocol.md, "Rooms".
+/// Source: docs/reference/protocol.md, "Rooms" and "Presence".
 pub fn is_reserved(channel: &str) -> bool {
-    let Some((_, rest)) = channel.strip_prefix("rooms/").and_then(|rest| rest.split_once('/')) else { return false };
+    if roster_of(channel).is_some() {
+        return true;
+    }
+    let Some(rest) = room_channel(channel) else { return false };
     matches!(rest, "state" | "reports" | "inbox") || rest.starts_with("inbox/")
 }
 
@@ -268,8 +308,35 @@ mod tests {
     }
 
     #[test]
-    fn room_channels_are_reserved() {
+    fn only_roster_patterns_match_rosters() {
+        let roster = ChannelName::parse("chat/1").unwrap().members().unwrap();
+        assert_eq!((roster.as_str(), roster_of(roster.as_str())), ("chat/1/:members", Some("chat/1")));
+        for (pattern, is_match) in [
+            ("#", false),
+            ("chat/#", false),
+            ("chat/1/+", false),
+            ("+/+/+", false),
+            ("chat/+/:members", true),
+            ("+/1/:members", true),
+            ("chat/1/:members", true),
+            ("chat/2/:members", false),
+        ] {
+            let pattern = Pattern::parse(pattern).unwrap();
+            assert_eq!(pattern.matches(roster.as_str()), is_match, "{pattern:?}");
+            assert_eq!(pattern.covers(roster.as_str()), is_match, "{pattern:?}");
+        }
+        assert!(!Pattern::parse("chat/#").unwrap().covers("chat/+/:members"));
+        assert!(roster.members().is_none() && ChannelName::parse(":millrace/x").unwrap().members().is_none());
+        assert!(ChannelName::parse(&"x".repeat(246)).unwrap().members().is_some());
+        assert!(ChannelName::parse(&"x".repeat(247)).unwrap().members().is_none());
+        assert_eq!(roster_of(":members"), None);
+    }
+
+    #[test]
+    fn room_channels_and_rosters_are_reserved() {
         for (channel, reserved) in [
+            ("chat/:members", true),
+            ("chat/:members/x", false),
             ("rooms/a/state", true),
             ("rooms/a/reports", true),
             ("rooms/a/inbox/1", true),
@@ -281,6 +348,7 @@ mod tests {
             ("room/a/state", false),
         ] {
             assert_eq!(is_reserved(channel), reserved, "{channel}");
+            assert_eq!(is_room_state(channel), channel == "rooms/a/state", "{channel}");
         }
     }
 }

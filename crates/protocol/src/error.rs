@@ -1,9 +1,10 @@
 use std::{fmt, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 /// Error codes that a client can receive, on every transport.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub enum Code {
     BadRequest,
     BadChannel,
@@ -82,7 +83,7 @@ impl Code {
 }
 
 /// Error for a client: a code and an explanation for the person who must act.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub struct Error {
     pub code: Code,
     pub detail: String,

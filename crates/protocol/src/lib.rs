@@ -8,6 +8,7 @@ mod channel;
 pub mod encoding;
 mod error;
 mod grant;
+mod list_entry;
 mod pattern_map;
 mod position;
 mod publication;
@@ -17,10 +18,14 @@ pub mod ticket;
 mod transport;
 pub mod websocket;
 
-pub use channel::{ChannelName, INTERNAL, NAME_BYTES_MAX, Pattern, is_internal, is_reserved};
+pub use channel::{
+    ChannelName, INTERNAL, NAME_BYTES_MAX, Pattern, ROSTER_NAME_BYTES_MAX, is_internal, is_reserved, is_room_state,
+    roster_of,
+};
 pub use encoding::Encoding;
 pub use error::{CODES, Code, Error};
 pub use grant::{Grant, Permission};
+pub use list_entry::ListEntry;
 pub use pattern_map::PatternMap;
 pub use position::{Epoch, Gap, Position, Since};
 pub use publication::{

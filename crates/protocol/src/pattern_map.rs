@@ -1,6 +1,9 @@
 use std::collections::HashMap;
 
-use crate::{Pattern, channel::is_internal};
+use crate::{
+    Pattern,
+    channel::{is_internal, roster_of},
+};
 
 /// Map from patterns to values. A lookup by channel name finds all patterns that match.
 ///
@@ -91,7 +94,12 @@ impl<V> PatternMap<V> {
     pub fn matching<'a>(&'a self, name: &str, mut on: impl FnMut(&'a Pattern, &'a V) -> bool) {
         // Most maps are empty, and callers look up every channel.
         if !self.is_empty() && !is_internal(name) {
-            self.root.matching(Some(name), &mut on);
+            match roster_of(name) {
+                None => self.root.matching(Some(name), &mut on),
+                Some(_) => {
+                    self.root.matching(Some(name), &mut |pattern, value| !pattern.may_match(name) || on(pattern, value))
+                }
+            };
         }
     }
 

@@ -1,14 +1,16 @@
 use std::{fmt, str::FromStr, time::UNIX_EPOCH};
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Code, Error};
 
 /// Identifies one lifetime of a channel's log. A new epoch means that the previous log was lost.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Epoch(pub u32);
 
 /// Position in a channel's log, written `epoch:offset` (`5f0c12ab:57`): the publication with that offset. Offset 0
 /// is before the first publication.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Position {
     pub epoch: Epoch,
     pub offset: u64,
@@ -16,14 +18,14 @@ pub struct Position {
 
 /// Publications that a reader misses: everything after `from`, up to and including `to`. The reader continues from
 /// `to`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Gap {
     pub from: Position,
     pub to: Position,
 }
 
 /// Start position that a reader requests.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Since {
     /// After the newest publication.
     Now,

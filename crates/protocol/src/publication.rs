@@ -1,5 +1,6 @@
-use std::{ops::Deref, str::FromStr};
+use std::{fmt, ops::Deref, str::FromStr};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor};
 use triomphe::{Arc, ThinArc};
 
 use crate::{
@@ -15,7 +16,7 @@ pub const KEY_BYTES_MAX: usize = 255;
 pub const JSON_DEPTH_MAX: usize = 100;
 
 /// Type of a payload. Determines how encodings with an envelope encode it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Kind {
     Json,
     Text,
@@ -30,7 +31,7 @@ pub enum Kind {
 pub struct Publication(ThinArc<PublicationHead, u8>);
 
 /// Fields of a publication besides its payload.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublicationHead {
     pub offset: u64,
     /// Publication time in milliseconds since 1970; never decreases within a channel.
@@ -46,7 +47,7 @@ pub struct PublicationHead {
 }
 
 /// Publication before the engine assigns its offset and time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewPublication {
     pub key: Option<Box<str>>,
     pub ttl_ms: Option<u64>,
@@ -63,7 +64,7 @@ pub struct NewPublication {
 }
 
 /// Condition on the newest publication of a key, for compare-and-set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Expected {
     /// The state does not contain the key: it never existed, was deleted, or has expired.
     Absent,
@@ -91,7 +92,7 @@ impl FromStr for Expected {
 
 /// Client that a new channel is charged to: an opaque 24-bit number, derived from a subject or an address. It has
 /// three bytes so that it fits beside the existing fields of a connection. See docs/adr/0011.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Holder([u8; 3]);
 
 impl Holder {
@@ -127,6 +128,11 @@ impl NewPublication {
     /// Creates the deletion of a key.
     pub fn deletion(key: Box<str>) -> Self {
         Self { key: Some(key), is_deletion: true, ..Self::new(Kind::Text, []) }
+    }
+
+    /// Sets the condition under which the publication enters.
+    pub fn only_if(self, expected: Expected) -> Self {
+        Self { expected: Some(expected), ..self }
     }
 
     /// Sets the holder.
@@ -198,6 +204,62 @@ impl Publication {
             Kind::Utf8 => Kind::detect(self.data()),
             known => known,
         }
+    }
+}
+
+/// Serialized as head and payload.
+impl Serialize for Publication {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (&**self, Bytes(self.data())).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Publication {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (head, BytesBuf(data)) = Deserialize::deserialize(deserializer)?;
+        Ok(Self::new(head, &data))
+    }
+}
+
+impl Serialize for Payload {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Payload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let BytesBuf(data) = Deserialize::deserialize(deserializer)?;
+        Ok(NewPublication::new(Kind::Utf8, data).data)
+    }
+}
+
+/// Bytes that are serialized as one piece.
+struct Bytes<'a>(&'a [u8]);
+
+impl Serialize for Bytes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+struct BytesBuf(Vec<u8>);
+
+impl<'de> Deserialize<'de> for BytesBuf {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Piece;
+        impl Visitor<'_> for Piece {
+            type Value = BytesBuf;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<BytesBuf, E> {
+                Ok(BytesBuf(bytes.to_vec()))
+            }
+        }
+        deserializer.deserialize_bytes(Piece)
     }
 }
 

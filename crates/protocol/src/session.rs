@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::HashMap, fmt, marker::PhantomData};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::{Value, json, value::RawValue};
@@ -21,7 +21,7 @@ pub const SUBPROTOCOL: &str = "millrace.v1+json";
 pub const POSITIONS_MAX: usize = 10_000;
 
 /// Treatment of publications that a subscription's reader has not been sent yet.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum Policy {
     /// Sends all of them, in order.
     #[default]
@@ -51,13 +51,58 @@ pub struct Subscription {
 #[derive(Debug, PartialEq)]
 pub enum Command {
     Subscribe(Subscription),
-    Unsubscribe { target: Target },
-    Publish { channel: ChannelName, publication: NewPublication },
-    Presence { channel: ChannelName },
-    History { channel: ChannelName, since: Since, until: Option<Since>, limit: usize },
+    Unsubscribe {
+        target: Target,
+    },
+    Publish {
+        channel: ChannelName,
+        publication: NewPublication,
+    },
+    /// `members`: return a page of the roster, too.
+    Presence {
+        channel: ChannelName,
+        members: Option<RosterPage>,
+    },
+    History {
+        channel: ChannelName,
+        since: Since,
+        until: Option<Since>,
+        limit: usize,
+    },
     Rpc(RpcCall),
-    Refresh { token: Token },
+    Refresh {
+        token: Token,
+    },
     Ping,
+}
+
+/// One page of a roster.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RosterPage {
+    pub since: Since,
+    /// Maximum number of members.
+    pub limit: usize,
+}
+
+impl RosterPage {
+    /// `after`: the `next` of the previous page; `None` for the first page.
+    ///
+    /// Errors: [`Code::BadRequest`] for a limit that is not from 1 to 1000; [`Code::BadPosition`].
+    pub fn parse(limit: Option<usize>, after: Option<&str>) -> Result<Self, Error> {
+        let limit = limit.unwrap_or(100);
+        if !(1..=1000).contains(&limit) {
+            return Err(Error::new(Code::BadRequest, "`limit` is 1 to 1000"));
+        }
+        let since = match after.map(str::parse) {
+            None => Since::State,
+            Some(Ok(since @ Since::StateAfter { .. })) => since,
+            Some(_) => {
+                let detail = "`after` is the `next` of the previous page, such as `state:5f0c12ab:57:90`";
+                return Err(Error::new(Code::BadPosition, detail));
+            }
+        };
+        Ok(Self { since, limit })
+    }
 }
 
 /// Token or API key. `Debug` hides it, so that it never appears in a log.
@@ -73,7 +118,7 @@ struct Words<'a> {
     unsubscribe: Option<Object<ChannelWords>>,
     #[serde(borrow)]
     publish: Option<Object<PublishWords<'a>>>,
-    presence: Option<Object<ChannelWords>>,
+    presence: Option<Object<PresenceWords>>,
     history: Option<Object<HistoryWords>>,
     #[serde(borrow)]
     rpc: Option<Object<RpcWords<'a>>>,
@@ -94,6 +139,16 @@ pub(crate) struct SubscribeWords {
 #[serde(deny_unknown_fields)]
 struct ChannelWords {
     channel: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PresenceWords {
+    channel: String,
+    #[serde(default)]
+    members: bool,
+    limit: Option<usize>,
+    after: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -263,7 +318,15 @@ impl Words<'_> {
             commands.push(Command::Publish { channel, publication });
         }
         if let Some(Object(words)) = self.presence {
-            commands.push(Command::Presence { channel: ChannelName::parse(&words.channel)? });
+            let page = || RosterPage::parse(words.limit, words.after.as_deref());
+            let members = match (words.members, words.limit.is_some() || words.after.is_some()) {
+                (true, _) => Some(page()?),
+                (false, false) => None,
+                (false, true) => {
+                    return Err(Error::new(Code::BadRequest, "`limit` and `after` apply only to `\"members\": true`"));
+                }
+            };
+            commands.push(Command::Presence { channel: ChannelName::parse(&words.channel)?, members });
         }
         if let Some(Object(words)) = self.history {
             let since = Text::parse(words.since, Since::Earliest)?;
@@ -457,16 +520,20 @@ pub fn encode_refresh_push(expires_ms: u64) -> String {
 }
 
 /// Encodes `{"push": "connected", ..}`, the first message of a session. `expires_ms` is set if the session's token
-/// expires, `resumed` if the session presented a resume ticket.
+/// expires, `resumed` if the session presented a resume ticket. `connection`: the id of the connection, unique over all
+/// nodes.
 pub fn encode_connected(
+    connection: &str,
     ping_ms: u64,
     message_bytes_max: usize,
     time_ms: u64,
     expires_ms: Option<u64>,
     resumed: Option<&[Subscription]>,
 ) -> String {
-    let mut push =
-        json!({ "push": "connected", "ping_ms": ping_ms, "message_bytes_max": message_bytes_max, "time": time_ms });
+    let mut push = json!({
+        "push": "connected", "connection": connection, "ping_ms": ping_ms, "message_bytes_max": message_bytes_max,
+        "time": time_ms,
+    });
     if let Some(expires_ms) = expires_ms {
         push["expires_ms"] = expires_ms.into();
     }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     config::Namespace,
     metrics::{Exposition, Histogram},
-    setting::{InvalidSetting, Secret},
+    setting::{InvalidSetting, Secret, hide_query},
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -216,12 +216,6 @@ impl NamespaceConfig {
 
     pub fn hide_secrets(&mut self) {
         [&mut self.subscribe, &mut self.publish, &mut self.rpc].into_iter().flatten().for_each(hide_query);
-    }
-}
-
-fn hide_query(url: &mut String) {
-    if let Some((shown, _)) = url.split_once('?') {
-        *url = format!("{shown}?(hidden)");
     }
 }
 

@@ -8,6 +8,7 @@ mod agent;
 pub mod auth;
 pub mod config;
 pub mod hooks;
+mod lists;
 pub mod log;
 mod memory;
 mod metrics;
@@ -20,6 +21,8 @@ mod secure;
 mod setting;
 pub mod tls;
 pub mod turn;
+pub mod upgrade;
+pub mod webhooks;
 
 pub use config::{Config, Sources};
 pub use reload::{Reload, SetLogLevel};

@@ -13,5 +13,6 @@ pub use pages::DOCUMENT;
 pub fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
     let own = admin::ENDPOINTS.into_iter().chain(pages::ENDPOINTS);
     let added = millrace_conference::endpoints().chain(millrace_carcare::ENDPOINTS.iter().copied());
+    let added = added.chain(millrace_race::ENDPOINTS.iter().copied());
     route::ENDPOINTS.iter().copied().chain(added).chain(own)
 }

@@ -15,25 +15,31 @@ use http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use millrace_engine::Engine;
 use millrace_hooks::Hooks;
 use millrace_node::MetricKind;
+use millrace_presence::Presence;
+use millrace_race::Race;
 use millrace_transport::{
     Limits, Pages,
     http::{Body, Response, text},
     route::Endpoint,
 };
+use millrace_webhooks::Webhooks;
 use serde::Deserialize;
 
 use crate::{
-    hooks, log,
+    hooks, lists, log,
     metrics::{Exposition, NodeMetrics},
     process,
     tls::acme,
-    turn,
+    turn, webhooks,
 };
 
 /// Content security policy: only content from this server may be loaded or run. The map draws in a worker, and scripts
 /// set styles.
 const POLICY: &str = "default-src 'self'; worker-src 'self' blob:; img-src 'self' data: blob:; \
     style-src 'self' 'unsafe-inline'; connect-src 'self' ws: wss:; base-uri 'none'; frame-ancestors 'none'";
+
+/// The page that connects to the lanes of the race, each an origin of its own.
+const RACE: &str = "/race";
 
 /// The page for addresses that do not exist, among the built pages.
 const NOT_FOUND: &str = "/404";
@@ -99,6 +105,12 @@ pub struct Site {
     pub turn: Option<Arc<millrace_conference::turn::Metrics>>,
     /// The hooks to the app's back end, if any is configured.
     pub hooks: Option<Arc<Hooks>>,
+    /// The lists that the nodes keep, if any.
+    pub presence: Option<Arc<Presence>>,
+    /// The webhooks to the app's back end, if they are configured.
+    pub webhooks: Option<Arc<Webhooks>>,
+    /// The lanes of the race page, if there are any.
+    pub race: Option<Arc<Race>>,
     assets: HashMap<String, Loaded>,
 }
 
@@ -129,6 +141,9 @@ impl Site {
             acme: None,
             turn: None,
             hooks: None,
+            presence: None,
+            webhooks: None,
+            race: None,
             assets,
         }
     }
@@ -207,6 +222,12 @@ impl Site {
         if let Some(hooks) = &self.hooks {
             hooks::render(hooks, &mut out);
         }
+        if let Some(presence) = &self.presence {
+            lists::render(&presence.stats(), &mut out);
+        }
+        if let Some(webhooks) = &self.webhooks {
+            webhooks::render(webhooks, &mut out);
+        }
         log::render(&mut out);
         let out = out.into_text();
         fresh(text(StatusCode::OK, "text/plain; version=0.0.4", out))
@@ -230,7 +251,7 @@ impl Site {
         headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
         let cache = if asset.immutable { "public, max-age=31536000, immutable" } else { "no-cache" };
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
-        headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+        headers.insert(header::CONTENT_SECURITY_POLICY, self.policy(path));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
         if is_known {
@@ -239,6 +260,14 @@ impl Site {
             response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("br"));
         }
         Some(response)
+    }
+
+    /// Returns the content security policy of a page. The race page may also connect to the lanes.
+    fn policy(&self, path: &str) -> HeaderValue {
+        let lanes = self.race.as_ref().filter(|_| path == RACE).and_then(|race| race.lanes().ok());
+        let ports = lanes.iter().flat_map(|lanes| lanes.iter()).map(|lane| format!(" *:{}", lane.port));
+        let policy = POLICY.replace("connect-src 'self'", &format!("connect-src 'self'{}", ports.collect::<String>()));
+        HeaderValue::try_from(policy).unwrap_or_else(|_| HeaderValue::from_static(POLICY))
     }
 
     /// Redirects from the name of a folder, such as `/docs`, to its page `/docs/`.
@@ -292,6 +321,8 @@ impl Pages for Site {
                         | "/ball"
                         | "/arm"
                         | "/battery"
+                        | "/ticker"
+                        | "/race"
                 ) =>
             {
                 Some(not_built())

@@ -59,3 +59,10 @@ pub struct InvalidSetting {
     /// The allowed values, as the end of a sentence that begins with the key.
     pub what: String,
 }
+
+/// Replaces the query of a URL, which may contain a secret.
+pub fn hide_query(url: &mut String) {
+    if let Some((shown, _)) = url.split_once('?') {
+        *url = format!("{shown}?(hidden)");
+    }
+}

@@ -14,9 +14,17 @@ use millrace_node::MetricKind;
 use millrace_transport::Limits;
 use ring::hmac;
 use serde::{Deserialize, Serialize};
-use tokio::runtime::{Builder, LocalOptions};
+use tokio::{
+    runtime::{Builder, LocalOptions},
+    sync::watch,
+};
 
-use crate::{metrics::Exposition, setting::Secret, tls::Tls};
+use crate::{
+    metrics::Exposition,
+    setting::Secret,
+    tls::Tls,
+    upgrade::{Opener, Seed},
+};
 
 /// Minimum length of the secret, in bytes, as for `server.secret`: a shorter one can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
@@ -125,21 +133,17 @@ impl Config {
     }
 
     /// Derives the credentials. Nodes with the same `server.secret` accept each other's credentials.
-    fn credentials(&self, server_secret: &Secret) -> io::Result<Credentials> {
-        let mut made = [0; 32];
-        let secret = match (self.secret.is_empty(), server_secret.is_empty()) {
-            (false, _) => self.secret.as_bytes(),
-            (true, false) => {
-                let key = hmac::Key::new(hmac::HMAC_SHA256, server_secret.as_bytes());
-                made.copy_from_slice(hmac::sign(&key, b"turn").as_ref());
-                &made
-            }
-            (true, true) => {
-                getrandom::fill(&mut made).map_err(io::Error::other)?;
-                &made
+    fn credentials(&self, server_secret: &Secret, seed: &Seed) -> Credentials {
+        let derived;
+        let secret = match self.secret.is_empty() {
+            false => self.secret.as_bytes(),
+            true => {
+                let source = if server_secret.is_empty() { seed.as_bytes() } else { server_secret.as_bytes() };
+                derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, source), b"turn");
+                derived.as_ref()
             }
         };
-        Ok(Credentials::new(secret, &self.realm))
+        Credentials::new(secret, &self.realm)
     }
 }
 
@@ -168,10 +172,12 @@ impl Turn {
         own: &[IpAddr],
         tls: Option<&Tls>,
         limits: Arc<Limits>,
+        (opener, handed_over): (&mut Opener, watch::Receiver<bool>),
+        seed: &Seed,
     ) -> anyhow::Result<Self> {
         let turn = &config.turn;
         let address = turn.address(config.server.listen).map_err(|what| anyhow::anyhow!("`turn.listen` {what}"))?;
-        let credentials = Arc::new(turn.credentials(&config.server.secret)?);
+        let credentials = Arc::new(turn.credentials(&config.server.secret, seed));
         let offer = |urls| Some(Arc::new(Offer { credentials: credentials.clone(), urls, ttl: turn.ttl }));
         let Some(address) = address else {
             return Ok(Self {
@@ -179,7 +185,13 @@ impl Turn {
                 server: None,
             });
         };
-        let port = Port::bind(address).with_context(|| format!("cannot relay on {address} (`turn.listen`)"))?;
+        let bind = || Port::bind_sockets(address).map(|(datagrams, streams)| (datagrams, Some(streams)));
+        let port = opener.open_pair("turn", address, true, bind).and_then(|(datagrams, streams)| {
+            let mut port = Port::new(datagrams, streams.ok_or(io::ErrorKind::NotFound)?)?;
+            port.relay = Some(opener.open_relay("turn", handed_over)?);
+            Ok(port)
+        });
+        let port = port.with_context(|| format!("cannot relay on {address} (`turn.listen`)"))?;
         let address = port.address();
         let advertised: Vec<IpAddr> =
             [false, true].iter().filter_map(|is_ipv6| port.advertised(&turn.public, own, *is_ipv6)).collect();
@@ -304,7 +316,7 @@ mod tests {
     fn nodes_with_same_secret_share_credentials() {
         let password = |own: &str, shared: &str| {
             let config = Config { secret: Secret::from(own), ..Config::default() };
-            config.credentials(&Secret::from(shared)).unwrap().login("alice", 1).password
+            config.credentials(&Secret::from(shared), &Seed::random().unwrap()).login("alice", 1).password
         };
         assert_eq!(password("", "what all nodes share"), password("", "what all nodes share"));
         assert_ne!(password("", "what all nodes share"), password("", "what others share"));

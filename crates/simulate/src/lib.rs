@@ -1,10 +1,10 @@
 //! Simulated devices: cars that drive through a town, recorded drives that are replayed, a publisher that sends their
-//! records to a server, and the kit Earl with its LED module.
+//! records to a server, the prices of a ticker, and the kit Earl with its LED module.
 //!
 //! This crate never links the server: it publishes like any other client. Except for [`publisher`] and
 //! [`earl::terminal`], it does no I/O and reads no clock: time is an input, and every choice comes from a seed.
 //! Read first: [`fleet::Fleet`], [`town::Town`], [`record::Record`], [`publisher::Publisher`],
-//! [`earl::Kit`].
+//! [`ticker::Market`], [`earl::Kit`].
 
 pub mod earl;
 pub mod fleet;
@@ -12,4 +12,5 @@ pub mod publisher;
 pub mod record;
 pub mod replay;
 pub mod rule;
+pub mod ticker;
 pub mod town;

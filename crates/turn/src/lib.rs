@@ -36,6 +36,14 @@ pub use message::HEAD_BYTES;
 pub use policy::{is_public, is_unicast};
 pub use server::{Action, PAYLOAD_BYTES_MAX, Server};
 
+/// Returns true for a message that concerns an existing allocation: everything but Allocate and Binding requests.
+///
+/// Source: RFC 8489, section 5; RFC 8656, sections 17 and 12.4.
+pub fn needs_allocation(message: &[u8]) -> bool {
+    message::Message::parse(message)
+        .is_none_or(|message| !matches!(message.method, message::ALLOCATE | message::BINDING))
+}
+
 /// Returns the length of the next message of a stream in bytes, padding included. Returns `None` if the bytes
 /// do not start a valid message.
 ///

@@ -148,15 +148,16 @@ export function client<M = Channels>(
   }
 
   /** Settles after `ms`, or when the state changes. */
-  async function pause(ms: number): Promise<void> {
-    let off: (() => void) | undefined;
-    let timer: ReturnType<typeof setTimeout> | undefined;
-    await new Promise<unknown>((resolve) => {
-      off = onState(resolve);
-      timer = setTimeout(resolve, ms);
+  function pause(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const done = (): void => {
+        clearTimeout(timer);
+        off();
+        resolve();
+      };
+      const off = onState(done);
+      const timer = setTimeout(done, ms);
     });
-    clearTimeout(timer);
-    off?.();
   }
 
   /**
@@ -202,8 +203,7 @@ export function client<M = Channels>(
       if (decide.state.name === 'closed') throw ending();
       return channels.subscribe(channel, options);
     },
-    // `crypto.randomUUID` is missing on pages without TLS.
-    async publish(channel, data, { signal, key, ttl, idempotencyKey = crypto.getRandomValues(new Uint32Array(4)).join('-') } = {}) {
+    async publish(channel, data, { signal, key, ttl, idempotencyKey = randomKey() } = {}) {
       const { position } = await ask('publish', { channel, ...payloadOf(data), key, ttl, idempotency_key: idempotencyKey }, signal);
       return { position, offset: offsetOf(position) };
     },
@@ -220,6 +220,9 @@ export function client<M = Channels>(
     [Symbol.asyncDispose]: close,
   };
 }
+
+/** Returns a random idempotency key. `crypto.randomUUID` is missing on pages without TLS. */
+export const randomKey = (): string => crypto.getRandomValues(new Uint32Array(4)).join('-');
 
 /**
  * Encodes a payload. Throws `invalid` for a value that JSON cannot express: `undefined`, a function, a bigint, a

@@ -47,7 +47,7 @@ const CODES: Readonly<Record<string, ErrorCode>> = {
 /** Returns the error for a response with an error status. */
 export async function problem(response: Response): Promise<MillraceError> {
   const { status } = response;
-  const retryAfter = Number(response.headers.get('Retry-After')) * 1000 || undefined;
+  const retryAfter = +response.headers.get('Retry-After')! * 1000 || undefined;
   let refusal: Refusal = {};
   try {
     refusal = (await response.json()) as Refusal;
@@ -70,13 +70,9 @@ export function refused({ code = '', detail = code, retry = false, reason = code
  * because the next connection uses a new token.
  */
 export function closeError(code: number, reason: string | undefined, address: string): MillraceError {
-  const kind: ErrorCode = /^10(0[2379]|10)$/.test(String(code))
-    ? 'protocol'
-    : code === 1008 || code === 4003
-      ? 'auth'
-      : code === 1000 || (code > 3999 && code !== 4001)
-        ? 'rejected'
-        : 'network';
+  // Close codes have four digits.
+  const isOneOf = (codes: RegExp): boolean => codes.test(`${code}`);
+  const kind: ErrorCode = isOneOf(/10(0[2379]|10)/) ? 'protocol' : isOneOf(/1008|4003/) ? 'auth' : isOneOf(/1000|^4(?!001)/) ? 'rejected' : 'network';
   return new MillraceError(kind, `${address} closed with ${code}: ${reason || 'no reason given'}`, { transport: 'websocket' });
 }
 

@@ -2,7 +2,7 @@
 // uses.
 import { toError } from './errors.js';
 import type { Ask } from './link.js';
-import { orAborted, sleep } from './listen.js';
+import { orAborted, signalOf, sleep } from './listen.js';
 import { withOffset } from './position.js';
 import { toEvent } from './subscription.js';
 import type { Client, History, HistoryQuery, Place, RpcOptions } from './types.js';
@@ -19,10 +19,10 @@ export async function history<T = unknown>({ ask }: Asking, channel: string, { s
     if (at instanceof Date) return at.toISOString();
     return typeof at === 'string' ? at : withOffset((await ask('history', { channel, since: 'now', limit: 1 }, signal)).position, at);
   };
-  const range = { since: await place(since), ...(until !== undefined && { until: await place(until) }) };
+  const range = { since: await place(since), until: until === undefined ? until : await place(until) };
   const { messages, position, gap, more = false } = await ask('history', { channel, ...range, limit }, signal);
   const events = messages.map((message) => toEvent({ ...message, channel }, true));
-  return Object.assign(events, { position, more, ...(gap && { gap }) }) as unknown as History<T>;
+  return Object.assign(events, { position, more, gap }) as unknown as History<T>;
 }
 
 /** Implements `Client.pages`. */
@@ -39,9 +39,8 @@ export async function* pages<T = unknown>(mr: Asking, channel: string, { until =
 
 /** Implements `Client.rpc`. */
 export async function rpc<T = unknown>({ ask }: Asking, method: string, params?: unknown, { signal, timeoutMs }: RpcOptions = {}): Promise<T> {
-  if (timeoutMs) signal = AbortSignal.any([AbortSignal.timeout(timeoutMs), signal!].filter(Boolean));
   // Without a deadline this is NaN, which JSON encodes as null.
-  return (await ask('rpc', { method, params, timeout: timeoutMs! / 1000 }, signal)).result as T;
+  return (await ask('rpc', { method, params, timeout: timeoutMs! / 1000 }, signalOf(signal, timeoutMs))).result as T;
 }
 
 /** Implements `Client.presence`. */

@@ -111,10 +111,13 @@ export function hub(
         count(item);
         reader.take({ ...(item as Item), channel }, true);
       }
-      stalls = position === since ? stalls + 1 : 0;
-      since = position;
+      // With this prefix, the server reports a gap of a state instead of the history that it still has.
+      const next = from === 'state' ? position.replace(/^(?!state)/, 'state:') : position;
+      stalls = next === since ? stalls + 1 : 0;
+      since = next;
       if (!isNewer(wire.head!, position) || stalls > STALLS) {
         reader.live = position;
+        if (from === 'state') reader.take({ channel, position, time: 0, complete: true }, true);
         return;
       }
     }
@@ -123,8 +126,6 @@ export function hub(
   function count(item: object): void {
     counts['to' in item ? 'gaps' : 'messages']++;
   }
-
-  const refused = (channel: string, cause?: MillraceError): boolean => detach(wires, channel, cause);
 
   return {
     subscribe(channel, options) {
@@ -153,7 +154,7 @@ export function hub(
       wire.head = at;
       for (const { live, take } of wire.readers) if (live !== undefined && isNewer(at, live)) take(item, time < wire.liveFrom);
     },
-    refused,
-    end: (cause) => [...wires.keys()].forEach((channel) => refused(channel, cause)),
+    refused: (channel, cause) => detach(wires, channel, cause),
+    end: (cause) => wires.forEach((_, channel) => detach(wires, channel, cause)),
   };
 }

@@ -24,7 +24,7 @@ export function millrace<M = Channels>(url: string | URL, options: ConnectOption
   const transports = [websocket, httpStream, sse, longPoll, poll, dataChannel];
   const key = `millrace:${url}`;
   const [winner, time] = (auto && storage()?.getItem(key)?.split(' ')) || [];
-  if (Date.now() - Number(time) < WINNER_FOR) transports.sort((a, b) => Number(b.name === winner) - Number(a.name === winner));
+  if (Date.now() - +time! < WINNER_FOR) transports.sort((a, b) => Number(b.name === winner) - Number(a.name === winner));
   const core = client<M>(url, transports, options, wildcards);
   let chosen = !auto;
   core.onState((state) => {

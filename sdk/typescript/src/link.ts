@@ -20,6 +20,13 @@ export interface Draft extends Payload {
   readonly key: string | undefined;
   readonly ttl: number | undefined;
   readonly idempotency_key: string;
+  /** Publishes only if this is the position of the newest publication of the key. Keyed states only. */
+  readonly if_match?: string | undefined;
+}
+
+/** Deletes a key of a keyed state. */
+export interface Deletion extends Pick<Draft, 'channel' | 'key' | 'idempotency_key' | 'if_match'> {
+  readonly delete: true;
 }
 
 /** An encoded payload. */
@@ -39,9 +46,9 @@ export interface Page {
 
 /** Requests and their responses: the commands of a session (docs/reference/protocol.md, "WebSocket"). */
 export interface Commands {
-  publish: [Draft, { readonly position: string }];
-  history: [{ readonly channel: string; readonly since: string; readonly until?: string; readonly limit: number }, Page];
-  presence: [{ readonly channel: string }, { readonly count: number }];
+  publish: [Draft | Deletion, { readonly position: string }];
+  history: [{ readonly channel: string; readonly since: string; readonly until?: string | undefined; readonly limit: number }, Page];
+  presence: [{ readonly channel: string; readonly members?: boolean; readonly limit?: number; readonly after?: string }, { readonly count: number; readonly members?: readonly unknown[]; readonly next?: string }];
   /** Never repeated, because the back end may have executed it. `timeout` is in seconds. */
   rpc: [{ readonly method: string; readonly params?: unknown; readonly timeout?: number | undefined }, { readonly result: unknown }];
 }

@@ -11,6 +11,11 @@ export function onAbort(signal: AbortSignal | undefined, fn: () => void): () => 
   return () => signal?.removeEventListener('abort', fn);
 }
 
+/** Returns a signal that aborts when `signal` does, or after `timeoutMs`. */
+export function signalOf(signal: AbortSignal | undefined, timeoutMs: number | undefined): AbortSignal | undefined {
+  return timeoutMs ? AbortSignal.any([AbortSignal.timeout(timeoutMs), signal!].filter(Boolean)) : signal;
+}
+
 /** Settles as `promise` does, or rejects if `signal` aborts first. */
 export function orAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   return new Promise((resolve, reject) => {

@@ -135,7 +135,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
       lostAt = cause = orderBefore = undefined;
       const { transport } = link;
       // The transport that has just opened is tried first next time. An order with one transport stays as it is.
-      order = [transport, ...order.filter((name) => name !== transport)];
+      order = [...new Set([transport, ...order])];
       emit('active', link);
       set({ name: 'open', transport, rtt, resumed: wasOpen });
       wasOpen = true;
@@ -308,8 +308,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
   function retryLater(error: MillraceError, soon?: boolean): void {
     const giveUpAt = (lostAt ??= now) + giveUpAfter;
     if (now >= giveUpAt) return close(error);
-    const pause = soon ? pauseOf(error, 0, { ...retry, min: FIRST_RETRY }, random()) : pauseOf(error, attempt, retry, random());
-    attempt++;
+    const pause = pauseOf(error, attempt++, soon ? { ...retry, min: FIRST_RETRY } : retry, random());
     wait(Math.min(now + pause, giveUpAt));
   }
 

@@ -6,13 +6,14 @@ export interface Position {
   readonly offset: bigint;
 }
 
-export function parsePosition(text: string): Position {
-  const [, epoch, offset] = /^(.+):(\d+)$/.exec(text) ?? [];
+/** Returns the offset of a position. Throws `protocol` if `text` is no position. */
+export function offsetOf(text: string): bigint {
+  const offset = /.:(\d+)$/.exec(text)?.[1];
   if (!offset) throw new MillraceError('protocol', `not a position: ${text}`);
-  return { epoch: epoch!, offset: BigInt(offset) };
+  return BigInt(offset);
 }
 
-export const offsetOf = (position: string): bigint => parsePosition(position).offset;
+export const parsePosition = (text: string): Position => ({ offset: offsetOf(text), epoch: text.replace(/:\d+$/, '') });
 
 /** Returns the position with `offset` in the epoch of `position`. */
 export const withOffset = (position: string, offset: bigint): string => position.replace(/\d+$/, String(offset));
@@ -28,10 +29,7 @@ export function before(position: string): string {
  * lost.
  */
 export function isNewer(next: string, at: string | undefined): boolean {
-  if (!at) return true;
-  const { epoch, offset } = parsePosition(next);
-  const last = parsePosition(at);
-  return epoch !== last.epoch || offset > last.offset;
+  return !at || offsetOf(next) > offsetOf(at) || withOffset(next, 0n) !== withOffset(at, 0n);
 }
 
 /**

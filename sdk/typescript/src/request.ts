@@ -18,11 +18,18 @@ export function baseOf(url: string | URL): string {
   }
 }
 
-/** Sends a request. Throws `invalid` for a header that HTTP cannot carry, and `network` if no response arrives. */
-export async function send(fetcher: typeof fetch | undefined, url: string | URL, init: RequestInit & { headers: Record<string, string> }): Promise<Response> {
-  new Headers(init.headers);
+/** Headers of a request. An undefined header is not sent. */
+export type SentHeaders = Record<string, string | number | undefined>;
+
+/**
+ * Sends a request with a token. Throws `invalid` for a header that HTTP cannot carry, and `network` if no response
+ * arrives.
+ */
+export async function send(fetcher: typeof fetch | undefined, url: string | URL, token: string | undefined, { headers, ...init }: Omit<RequestInit, 'headers'> & { headers: SentHeaders }): Promise<Response> {
+  const sent = new Headers();
+  for (const [name, value] of Object.entries({ ...headers, Authorization: token === undefined ? token : `Bearer ${token}` })) if (value !== undefined) sent.set(name, value as string);
   try {
-    return await (fetcher ?? fetch)(url, init);
+    return await (fetcher ?? fetch)(url, { ...init, headers: sent });
   } catch (thrown) {
     throw unreachable(thrown, url);
   }

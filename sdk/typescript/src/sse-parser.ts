@@ -9,11 +9,12 @@ export interface SseEvent {
   readonly id: string | undefined;
 }
 
+type Open = { -readonly [K in keyof SseEvent]: SseEvent[K] };
+
 export class SseParser {
   #rest = '';
-  #event = '';
-  #data: string[] = [];
-  #id: string | undefined;
+  /** The event of the lines since the last empty line. */
+  #open: Open = { event: '', data: undefined, id: undefined };
   /**
    * Whether the last piece ended with a carriage return. A line feed at the start of the next piece then belongs to it.
    */
@@ -39,20 +40,15 @@ export class SseParser {
   }
 
   #line(line: string): SseEvent | undefined {
+    const open = this.#open;
     if (line === '') {
-      const event = { event: this.#event || 'message', data: this.#data.length ? this.#data.join('\n') : undefined, id: this.#id };
-      this.#event = '';
-      this.#data = [];
-      this.#id = undefined;
-      return event.data === undefined && event.id === undefined ? undefined : event;
+      this.#open = { event: '', data: undefined, id: undefined };
+      return (open.data ?? open.id) === undefined ? undefined : { ...open, event: open.event || 'message' };
     }
-    const colon = line.indexOf(':');
-    if (colon === 0) return undefined;
-    const field = colon < 0 ? line : line.slice(0, colon);
-    const value = colon < 0 ? '' : line.slice(line[colon + 1] === ' ' ? colon + 2 : colon + 1);
-    if (field === 'event') this.#event = value;
-    else if (field === 'data') this.#data.push(value);
-    else if (field === 'id' && !value.includes('\0')) this.#id = value;
+    const [, field, value = ''] = /^([^:]*)(?:: ?(.*))?$/s.exec(line)!;
+    if (field === 'event') open.event = value;
+    else if (field === 'data') open.data = open.data === undefined ? value : `${open.data}\n${value}`;
+    else if (field === 'id' && !value.includes('\0')) open.id = value;
     return undefined;
   }
 }

@@ -11,23 +11,24 @@ export interface Message {
   readonly position: string;
   readonly time: number;
   readonly key?: string;
-  readonly data: unknown;
+  /** Absent in deletions and marks. */
+  readonly data?: unknown;
   readonly encoding?: 'base64';
+  readonly deleted?: true;
+  readonly complete?: true;
 }
 
 /** A publication, or a gap in place of missing publications. */
 export type Item = Message | (Gap & { readonly channel: string });
 
-export function toEvent({ channel, time, key, data, encoding, position }: Message, replayed: boolean): Event {
+export function toEvent({ time, data, encoding, ...message }: Message, replayed: boolean): Event {
   return {
+    ...message,
     data: encoding ? Uint8Array.from(atob(data as string), (c) => c.charCodeAt(0)) : data,
-    offset: offsetOf(position),
-    position,
-    channel,
+    offset: offsetOf(message.position),
     publishedAt: time,
     receivedAt: Date.now(),
     replayed,
-    key,
   };
 }
 
@@ -54,7 +55,7 @@ export interface Consumer<T> {
 }
 
 export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd: () => void): Consumer<T> {
-  const { buffer, schema, signal, onGap } = options;
+  const { buffer, from, schema, signal, onGap } = options;
   const max = buffer?.overflow === 'latest-only' ? 1 : (buffer?.max ?? 1024);
   const listeners = new Set<{ fn: (event: Event<T>) => void; end: ((cause?: MillraceError) => void) | undefined }>();
   let queue: Event<T>[] = [];
@@ -98,14 +99,14 @@ export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd
   function take(item: Item, replayed: boolean): void {
     if (over) return;
     if ('to' in item) {
-      const { from, to } = item;
+      const { from: after, to } = item;
       subscription.gaps++;
-      subscription.lastGap = { from, to };
-      if (onGap === 'error') end(new MillraceError('gap', `${item.channel}: lost ${from} to ${to}`));
+      subscription.lastGap = { from: after, to };
+      if (onGap === 'error' || from === 'state') end(new MillraceError('gap', `${item.channel}: lost ${after} to ${to}`));
       return;
     }
     const event = toEvent(item, replayed) as Event<T>;
-    if (schema) {
+    if (schema && 'data' in item) {
       try {
         const { issues, value } = schema['~standard'].validate(event.data) as { value: T; issues?: readonly { message: string }[] };
         if (issues) throw issues[0]?.message;

@@ -11,7 +11,7 @@ export interface Gap {
 
 /** One publication, as a consumer receives it. */
 export interface Event<T = unknown, Channel extends string = string> {
-  /** A JSON value; a string for other text; a `Uint8Array` for binary data. */
+  /** A JSON value; a string for other text; a `Uint8Array` for binary data. Undefined with `deleted` or `complete`. */
   readonly data: T;
   readonly offset: bigint;
   /** `epoch:offset`. Keep it to resume later with `from: { position }`. */
@@ -25,6 +25,10 @@ export interface Event<T = unknown, Channel extends string = string> {
   readonly replayed: boolean;
   /** Conflation key: only the newest publication with a key is current. */
   readonly key?: string | undefined;
+  /** True if the publication deletes its key from a keyed state. */
+  readonly deleted?: true | undefined;
+  /** True in the mark of a subscription from `state`, which is no publication: the whole state has arrived. */
+  readonly complete?: true | undefined;
 }
 
 export type State =
@@ -61,13 +65,15 @@ export type ChannelOf<M> = Params<keyof M & string>;
 
 /**
  * Start of a subscription. It begins after the given position or offset. `latest` delivers the newest publication, then
- * live ones. `seconds` starts that far in the past. Wildcard subscriptions support only `now`, `earliest` and
- * `seconds`.
+ * live ones. `seconds` starts that far in the past. `state` delivers the newest publication of each key of a keyed
+ * state, then an event `complete`, then all changes; after lost changes the subscription ends with code `gap`, because
+ * its reader must begin again with an empty list. Wildcard subscriptions support only `now`, `earliest` and `seconds`.
  */
 export type From =
   | 'now'
   | 'latest'
   | 'earliest'
+  | 'state'
   | { readonly offset: bigint }
   | { readonly position: string }
   | { readonly seconds: number };
@@ -81,7 +87,7 @@ export interface SubscribeOptions<T = unknown> {
   /** Queue of unread events. Default 1024 events, `drop-oldest`; dropped events are counted in `dropped`. */
   readonly buffer?: { readonly max?: number; readonly overflow?: 'drop-oldest' | 'latest-only' | 'error' };
   readonly schema?: StandardSchema<T>;
-  /** `resync` (default) counts the gap and continues; `error` ends the subscription with code `gap`. */
+  /** `resync` (default, but not from `state`): count the gap and continue. `error`: end with code `gap`. */
   readonly onGap?: 'error' | 'resync';
 }
 

@@ -71,7 +71,7 @@ export function wildcards(hub: Hub, changed: () => void): Hub {
     refused: (channel, cause) => detach(wires, channel, cause) || hub.refused(channel, cause),
     end(cause) {
       hub.end(cause);
-      for (const pattern of [...wires.keys()]) detach(wires, pattern, cause);
+      wires.forEach((_, pattern) => detach(wires, pattern, cause));
     },
   };
 }

@@ -8,11 +8,11 @@ export interface Proxy {
   stop(): void;
 }
 
-export async function startProxy(target: string): Promise<Proxy> {
-  const { hostname, port } = new URL(target);
+export async function startProxy(target: string, port = 0): Promise<Proxy> {
+  const { hostname, port: farPort } = new URL(target);
   const sockets = new Set<Socket>();
   const relay = createServer((near) => {
-    const far = connect(Number(port), hostname);
+    const far = connect(Number(farPort), hostname);
     for (const [from, to] of [[near, far], [far, near]] as const) {
       sockets.add(from);
       from.pipe(to);
@@ -23,7 +23,7 @@ export async function startProxy(target: string): Promise<Proxy> {
       });
     }
   });
-  await new Promise<void>((resolve) => relay.listen(0, '127.0.0.1', resolve));
+  await new Promise<void>((resolve) => relay.listen(port, '127.0.0.1', resolve));
   const cut = (): void => {
     for (const socket of sockets) socket.destroy();
   };

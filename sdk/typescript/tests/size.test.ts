@@ -21,6 +21,8 @@ async function size(source: string): Promise<number> {
 
 test.each([
   ['core and WebSocket', `import { client } from './core.js'; import { websocket } from './transports/websocket.js'; globalThis.mr = client('/', [websocket]);`, 6 * 1024 + 896],
+  ['a keyed state, with core and WebSocket', `import { client } from './core.js'; import { state } from './state.js'; import { websocket } from './transports/websocket.js'; globalThis.cars = state(client('/', [websocket]), 'fleet');`, 7 * 1024 + 512],
+  ['a roster, with core and WebSocket', `import { client } from './core.js'; import { roster } from './roster.js'; import { websocket } from './transports/websocket.js'; globalThis.present = roster(client('/', [websocket]), 'chat');`, 7 * 1024 + 640],
   ['a room, with all transports', `import { joinRoom } from './room/index.js'; globalThis.joinRoom = joinRoom;`, 21 * 1024 + 768],
   ['a kit, with core and WebSocket', `import { client } from './core.js'; import { openKit } from './kit.js'; import { websocket } from './transports/websocket.js'; globalThis.kit = openKit(client('/', [websocket]));`, 8 * 1024],
   ['all transports', `import { millrace } from './index.js'; globalThis.mr = millrace('/');`, 12 * 1024],

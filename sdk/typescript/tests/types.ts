@@ -1,6 +1,8 @@
 // Type tests, which are not run. `npm run check` fails if a line compiles that must not, or if a valid line does not
 // compile.
 import { millrace, type Subscription } from '../src/index.js';
+import { roster } from '../src/roster.js';
+import { state } from '../src/state.js';
 
 interface Telemetry {
   speed: number;
@@ -25,6 +27,13 @@ export async function typed(): Promise<void> {
   console.log(sum);
   // @ts-expect-error unknown until a type says what it is
   (await mr.rpc('math/sum')).toFixed();
+  const cars = state<Telemetry>(mr, 'cars/all');
+  const speed: number | undefined = cars.get('1')?.speed;
+  await cars.set('1', { speed: speed ?? 0 }, { ifMatch: cars.entry('1')?.position ?? '0', ttl: 60 });
+  // @ts-expect-error wrong value
+  await cars.set('1', { rpm: 1 });
+  // @ts-expect-error only the server changes a roster
+  roster(mr, 'chat/1').set('ann', {});
   const open = millrace('http://localhost');
   open.subscribe('anything').on(({ data }) => {
     // @ts-expect-error unknown until a schema or a type says what it is

@@ -31,6 +31,8 @@ const PAGES = {
   '/ball': '[role=status]',
   '/arm': 'form',
   '/battery': 'form',
+  '/ticker': '.none',
+  '/race': '[data-lane=polling]',
   '/docs/': 'main h1',
   '/docs/reference/protocol': 'main h1',
 };

@@ -1,6 +1,7 @@
 //! `millrace admin`: operator requests to a running server or cluster.
 
 mod table;
+mod webhooks;
 
 use std::time::Duration;
 
@@ -62,6 +63,12 @@ pub enum Command {
         Example: apply changed permissions of a user within a minute\n  millrace admin refresh --subject ann --within 1m"
     )]
     Refresh(RefreshArgs),
+    /// Show the webhooks, list their dead letters, and replay these
+    #[command(
+        subcommand,
+        after_help = "Example: replay all events that the back end has rejected\n  millrace admin webhooks replay --all"
+    )]
+    Webhooks(webhooks::Command),
 }
 
 /// Flags of every command.
@@ -221,7 +228,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Channels(ChannelsArgs { pattern, namespace, pages, to }) => {
             let filter = vec![("pattern", pattern), ("namespace", namespace)];
-            list(to, "channels", "channel", filter, pages, |rows| {
+            list(to, "channels", "channels", "channel", filter, pages, |rows| {
                 let row = |row: &Value| {
                     [
                         text(row, "channel"),
@@ -236,7 +243,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             .await
         }
         Command::Connections(ConnectionsArgs { which, channel, pages, to }) => {
-            list(to, "connections", "id", which.fields(channel), pages, |rows| {
+            list(to, "connections", "connections", "id", which.fields(channel), pages, |rows| {
                 let row = |row: &Value| {
                     let address = if row["for"].is_string() { "for" } else { "address" };
                     [
@@ -269,12 +276,15 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             body.insert("within_s".into(), within.as_secs().into());
             change(to, "refresh", body, "refreshed", "connections need a new token").await
         }
+        Command::Webhooks(command) => webhooks::run(command).await,
     }
 }
 
-/// Lists `name`, one page or all. `key` is the field of a row that begins the next page.
+/// Lists what `path` returns in the field `name`, one page or all. `key` is the field of a row that begins the next
+/// page.
 async fn list(
     to: To,
+    path: &str,
     name: &str,
     key: &str,
     filter: Vec<(&'static str, Option<String>)>,
@@ -286,7 +296,7 @@ async fn list(
     loop {
         let filter = filter.iter().map(|(name, value)| (*name, value.as_deref()));
         let parameters = filter.chain([("limit", Some(limit.as_str())), ("after", after.as_deref())]);
-        let mut answer = operator.get(name, parameters).await?;
+        let mut answer = operator.get(path, parameters).await?;
         let Value::Array(rows) = answer[name].take() else { anyhow::bail!("unexpected response: no `{name}`") };
         let has_more = answer["more"] == true;
         if is_json {

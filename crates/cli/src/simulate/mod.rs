@@ -1,6 +1,7 @@
-//! `millrace simulate`: cars that publish telemetry, the town they drive in, and the kit Earl.
+//! `millrace simulate`: cars that publish telemetry, the town they drive in, prices of a ticker, and the kit Earl.
 
 mod earl;
+mod ticker;
 
 use std::fs::File;
 use std::io::BufReader;
@@ -43,6 +44,8 @@ enum What {
     Fleet(FleetArgs),
     /// Print one drive through the town as CSV, for `simulate car`
     Drive(Drive),
+    /// Simulate the prices of a ticker
+    Ticker(ticker::Args),
     /// Print the map of the town as GeoJSON
     #[command(
         after_help = "Example: create the map that the web pages show\n  millrace simulate town > web/public/town.json"
@@ -157,6 +160,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         What::Earl(args) => earl::run(args).await,
         What::Fleet(args) => fleet(args).await,
         What::Drive(args) => Ok(output::text(drive(&args))?),
+        What::Ticker(args) => ticker::run(args).await,
         What::Town { seed } => Ok(output::text(Town::new(seed).to_geojson())?),
     }
 }

@@ -150,6 +150,7 @@ async fn read(server: Server, channels: Vec<String>, transport: Transport, seen:
                 let entry = ReceivedItem::Gap(Position::parse(&gap.from), Position::parse(&gap.to));
                 seen.heard.entry(gap.channel).or_default().push(entry);
             }
+            Update::StateComplete(_) => {}
             Update::Lost(lost) => seen.lost(lost.why),
         }
         ControlFlow::Continue(())

@@ -20,6 +20,8 @@ mod presence;
 mod process;
 mod report;
 mod rolling;
+mod roster;
 mod shards;
 mod storm;
+mod webhooks;
 mod wire;

@@ -100,3 +100,39 @@ fn admin_errors_say_what_to_do() {
     assert_eq!((none.code, none.out.as_str()), (Some(0), ""), "{none:?}");
     assert!(none.err.contains("no channels match"), "{none:?}");
 }
+
+#[test]
+fn webhook_commands_show_state_and_dead_letters() {
+    let (without, _) = start();
+    let operator = token(&["--admin"]);
+    let none = admin(&without.url, &operator, &["webhooks", "list"]);
+    assert!(none.code == Some(1) && none.err.contains("webhooks.url"), "{none:?}");
+
+    // Nothing listens at this address.
+    let settings =
+        ["webhooks.url=http://127.0.0.1:1/hook?key=s3cr3t", "webhooks.events=publication", "webhooks.give_up=1s"];
+    let flags: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let mut command = millrace(&[&["serve", "--listen", "127.0.0.1:0"][..], &flags].concat());
+    command.env("MILLRACE_AUTH__SECRET", SECRET).env("MILLRACE_WEBHOOKS__SECRETS", SECRET);
+    let server = Server::start_from(&mut command);
+    let webhooks = |args: &[&str]| admin(&server.url, &operator, &[&["webhooks"], args].concat());
+    let mut publish = millrace(&["pub", "chat/1", "hello", "--to", &server.url]);
+    assert_eq!(Process::start(publish.env("MILLRACE_TOKEN", token(&["--publish", "#"]))).finish().code, Some(0));
+    let mut dead = webhooks(&["dead"]);
+    while !dead.out.contains("chat/1") {
+        assert_eq!(dead.code, Some(0), "{dead:?}");
+        dead = webhooks(&["dead"]);
+    }
+    let lines: Vec<&str> = dead.out.lines().collect();
+    assert!(lines[0].starts_with("ID ") && lines[1].contains("  publication  chat/1  "), "{}", dead.out);
+    assert!(lines[1].contains("no connection"), "{}", dead.out);
+    let id = lines[1].split(' ').next().expect("an id");
+    let state = webhooks(&["list"]);
+    assert!(state.out.contains("http://127.0.0.1:1/hook") && !state.out.contains("s3cr3t"), "{state:?}");
+    assert!(state.out.starts_with("NODE ") && state.out.contains("  failing  "), "{state:?}");
+    let json = webhooks(&["dead", "--json"]);
+    assert!(json.out.contains("\"data\":\"hello\""), "{json:?}");
+    assert_eq!(webhooks(&["replay", id]).out, "1 dead letters will be sent again\n");
+    let unnamed = webhooks(&["replay"]);
+    assert!(unnamed.code == Some(2) && unnamed.err.contains("--all"), "{unnamed:?}");
+}

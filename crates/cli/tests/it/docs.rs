@@ -55,6 +55,13 @@ fn example_back_end_is_the_one_of_the_tutorial() {
 }
 
 #[test]
+fn example_ticker_is_the_one_of_the_guide() {
+    let guide = fs::read_to_string(repository("docs/how-to/build-a-ticker.md")).expect("the guide");
+    let program = fs::read_to_string(repository("examples/ticker/ticker.html")).expect("the example");
+    assert!(guide.contains(&format!("<!-- file: ticker.html -->\n```html\n{program}```\n")), "the page differs");
+}
+
+#[test]
 fn every_relative_link_has_a_target() {
     let mut broken = Vec::new();
     let mut links = 0;

@@ -8,8 +8,8 @@ use millrace_protocol::Transport;
 use serde::Deserialize;
 
 use super::lines::{Events, Lines};
-use super::message::{Gap, Message, SubscriptionError};
-use super::reader::{EMPTY_PAUSE, End, Reader, SILENCE_MAX, parse};
+use super::message::{Gap, Message, StateComplete, SubscriptionError, Update};
+use super::reader::{EMPTY_PAUSE, End, Reader, SILENCE_MAX, STATE, parse};
 use crate::http::{body, cause, query_value};
 use crate::problem::Problem;
 use crate::server::Server;
@@ -25,6 +25,8 @@ const LIMIT: usize = 1000;
 struct Answer {
     positions: BTreeMap<String, String>,
     #[serde(default)]
+    more: bool,
+    #[serde(default)]
     gaps: Vec<Gap>,
     messages: Vec<Message>,
 }
@@ -36,6 +38,7 @@ struct Line {
     positions: Option<BTreeMap<String, String>>,
     gap: Option<Gap>,
     drain: Option<Drain>,
+    state: Option<StateComplete>,
     denied: Option<Problem>,
 }
 
@@ -60,7 +63,7 @@ async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Res
     // held poll loses nothing.
     let long = reader.options.transport == Transport::LongPolling;
     let placed = reader.options.channels.iter().all(|channel| reader.cursors.position(channel).is_some());
-    let mut path = path(reader, if long { Some("now") } else { None });
+    let mut path = path(reader, long.then_some("now"));
     path += &format!("&limit={LIMIT}");
     if long && placed {
         path += &format!("&wait={HOLD_S}");
@@ -72,7 +75,13 @@ async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Res
     reader.connected();
     let list = header(&response, "millrace-position");
     if response.status() == 204 {
+        // The first answer without a message: the state is empty.
+        let empty = reader.options.channels.iter().filter(|_| reader.options.is_state() && !placed).cloned();
+        let empty: Vec<String> = empty.collect();
         reader.cursors.start_list(&list);
+        for channel in empty {
+            reader.report(Update::StateComplete(channel))?;
+        }
         if long && placed {
             tokio::time::sleep(EMPTY_PAUSE.saturating_sub(asked.elapsed())).await;
         }
@@ -80,6 +89,12 @@ async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Res
     }
     let answer = body(response).await.map_err(|error| End::Lost(error.to_string()))?;
     let answer: Answer = parse(&answer)?;
+    // A state is complete with the first plain position, unless more of it follows.
+    let is_void = |channel: &str| answer.gaps.iter().any(|gap| gap.channel == channel);
+    let is_inside = |at: Option<&str>| at.is_none_or(|at| at.starts_with(STATE));
+    let begun =
+        answer.positions.iter().filter(|(channel, _)| is_void(channel) || is_inside(reader.cursors.position(channel)));
+    let begun: Vec<String> = begun.map(|(channel, _)| channel.clone()).filter(|_| reader.options.is_state()).collect();
     for gap in answer.gaps {
         reader.gap(gap)?;
     }
@@ -87,7 +102,15 @@ async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Res
         reader.message(message)?;
     }
     for (channel, position) in answer.positions {
-        reader.cursors.set(&channel, &position);
+        // Until the state is complete, the cursor keeps the prefix, so that the next answer is known to continue it.
+        let is_begun = begun.contains(&channel);
+        match is_begun && answer.more && !position.starts_with(STATE) {
+            true => reader.cursors.set(&channel, &format!("{STATE}:{position}")),
+            false => reader.cursors.set(&channel, &position),
+        }
+        if is_begun && !is_inside(reader.cursors.position(&channel)) {
+            reader.report(Update::StateComplete(channel))?;
+        }
     }
     Ok(())
 }
@@ -103,6 +126,7 @@ pub async fn stream(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> En
                 Ok(())
             }
             Line { gap: Some(gap), .. } => reader.gap(gap),
+            Line { state: Some(StateComplete { channel, position }), .. } => reader.state_complete(channel, &position),
             Line { drain: Some(drain), .. } => {
                 reader.drain(drain.after_ms);
                 Ok(())
@@ -121,6 +145,10 @@ pub async fn sse(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> End {
         if let Some(data) = event.data {
             match event.kind.as_str() {
                 "gap" => reader.gap(parse(data.as_bytes())?)?,
+                "state" => {
+                    let StateComplete { channel, position } = parse(data.as_bytes())?;
+                    reader.state_complete(channel, &position)?;
+                }
                 "drain" => reader.drain(parse::<Drain>(data.as_bytes())?.after_ms),
                 "denied" => return Err(parse::<Problem>(data.as_bytes())?.into()),
                 _ => reader.message(parse(data.as_bytes())?)?,
@@ -174,7 +202,7 @@ async fn read_lines(
 /// the configured `since`, or at `default`.
 fn path(reader: &Reader<'_, '_>, default: Option<&str>) -> String {
     let options = reader.options;
-    let channels = options.channels.iter().map(|channel| match reader.cursors.position(channel) {
+    let channels = options.channels.iter().map(|channel| match reader.resume(channel) {
         Some(position) => format!("channel={}", query_value(&format!("{channel}@{position}"))),
         None => format!("channel={}", query_value(channel)),
     });

@@ -22,10 +22,18 @@ pub struct Message {
     pub time: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Payload as JSON; if `encoding` is `base64`, a string with base64.
+    /// Payload as JSON; if `encoding` is `base64`, a string with base64. `null` if the key is deleted.
+    #[serde(default = "null")]
     pub data: Box<RawValue>,
+    /// The publication deletes its key from a keyed state.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<String>,
+}
+
+pub(super) fn null() -> Box<RawValue> {
+    RawValue::NULL.to_owned()
 }
 
 impl Message {
@@ -48,6 +56,13 @@ pub struct Gap {
     pub to: String,
 }
 
+/// Mark: the whole state of `channel` was sent.
+#[derive(Deserialize)]
+pub(super) struct StateComplete {
+    pub channel: String,
+    pub position: String,
+}
+
 impl std::fmt::Display for Gap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { channel, from, to } = self;
@@ -58,7 +73,10 @@ impl std::fmt::Display for Gap {
 #[derive(Debug)]
 pub enum Update {
     Message(Message),
+    /// Publications are missing. With `since = state`, the state is void, and the whole state follows.
     Gap(Gap),
+    /// With `since = state`: the whole state of this channel was received, and its changes follow.
+    StateComplete(String),
     /// The connection was lost; the reader will reconnect.
     Lost(FailedAttempt),
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::http;
-use super::message::{Gap, Message, Sink, SubscriptionError, Update};
+use super::message::{Gap, Message, Sink, SubscriptionError, Update, null};
 use super::reader::{End, SILENCE_MAX, parse};
 use super::reconnect::{RETRY_BASE, RETRY_MAX, client, moved, pause};
 use crate::backoff::Backoff;
@@ -54,7 +54,10 @@ struct Publication {
     position: String,
     time: u64,
     key: Option<String>,
+    #[serde(default = "null")]
     data: Box<RawValue>,
+    #[serde(default)]
+    deleted: bool,
     encoding: Option<String>,
 }
 
@@ -106,8 +109,9 @@ async fn read_page(rest: &mut Range, client: &reqwest::Client, sink: &mut Sink<'
         return Err(End::Fatal(SubscriptionError::Protocol(what)));
     }
     rest.limit = rest.limit.map(|limit| limit.saturating_sub(messages.len() as u64));
-    for Publication { position, time, key, data, encoding } in messages {
-        report(Update::Message(Message { channel: rest.channel.clone(), position, time, key, data, encoding }))?;
+    for Publication { position, time, key, data, deleted, encoding } in messages {
+        let channel = rest.channel.clone();
+        report(Update::Message(Message { channel, position, time, key, data, deleted, encoding }))?;
     }
     rest.since = position;
     Ok(more && rest.limit != Some(0))

@@ -17,6 +17,8 @@ use crate::{backoff::Backoff, problem::Problem, server::Server};
 pub const SILENCE_MAX: Duration = Duration::from_secs(40);
 /// Minimum duration of a held poll without new publications: only a broken server or proxy answers earlier.
 pub const EMPTY_PAUSE: Duration = Duration::from_millis(500);
+/// Start of a keyed state, and prefix of a position from which to resume it.
+pub const STATE: &str = "state";
 /// Maximum delay that a server may request before the client reconnects.
 const MOVE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -31,7 +33,7 @@ pub struct Options {
     pub channels: Vec<String>,
     /// One of [`TRANSPORTS`].
     pub transport: Transport,
-    /// Start: a position, `now`, `earliest` or a time. `None`: the transport's default.
+    /// Start: a position, `now`, `earliest`, `state` or a time. `None`: the transport's default.
     pub since: Option<String>,
     /// `every` or `latest`.
     pub policy: String,
@@ -43,6 +45,13 @@ pub struct Options {
 
 pub fn is_pattern(channel: &str) -> bool {
     channel.contains(['+', '#'])
+}
+
+impl Options {
+    /// Returns true if the channels are read as keyed states.
+    pub fn is_state(&self) -> bool {
+        self.since.as_deref().is_some_and(|since| since.starts_with(STATE))
+    }
 }
 
 /// Reason why one connection or request ended.
@@ -108,14 +117,32 @@ impl Reader<'_, '_> {
     }
 
     pub fn gap(&mut self, gap: Gap) -> Result<(), End> {
-        // After a resume with a ticket, the server may repeat a gap that was already reported.
-        if !self.cursors.advance(&gap.channel, &gap.to) {
+        if self.options.is_state() {
+            // The whole state follows, so the cursor moves back.
+            self.cursors.set(&gap.channel, &gap.to);
+        } else if !self.cursors.advance(&gap.channel, &gap.to) {
+            // After a resume with a ticket, the server may repeat a gap that was already reported.
             return Ok(());
         }
         self.report(Update::Gap(gap))
     }
 
-    fn report(&mut self, update: Update) -> Result<(), End> {
+    /// Reports that the whole state of a channel was received.
+    pub fn state_complete(&mut self, channel: String, position: &str) -> Result<(), End> {
+        self.cursors.set(&channel, position);
+        self.report(Update::StateComplete(channel))
+    }
+
+    /// Returns where to resume a channel; `None` before its first position is known.
+    pub fn resume(&self, channel: &str) -> Option<String> {
+        let position = self.cursors.position(channel)?;
+        match self.options.is_state() && !position.starts_with(STATE) {
+            true => Some(format!("{STATE}:{position}")),
+            false => Some(position.to_owned()),
+        }
+    }
+
+    pub fn report(&mut self, update: Update) -> Result<(), End> {
         match (self.sink)(update) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(End::Enough),

@@ -8,7 +8,7 @@ use tokio_tungstenite::tungstenite::protocol::{WebSocketConfig, frame::coding::C
 use tokio_tungstenite::tungstenite::{Error, Message as Frame};
 use tokio_tungstenite::{Connector, connect_async_tls_with_config};
 
-use super::message::{Gap, MESSAGE_BYTES_MAX, Message, SubscriptionError};
+use super::message::{Gap, MESSAGE_BYTES_MAX, Message, StateComplete, SubscriptionError};
 use super::reader::{End, Reader, SILENCE_MAX, is_pattern, parse};
 use crate::{http::cause, problem::Problem, server::Server, tls};
 
@@ -103,7 +103,7 @@ fn subscribe(reader: &Reader<'_, '_>, channel: &str) -> serde_json::Value {
                 command["positions"] = known.map(|(name, position)| (name.clone(), json!(position))).collect();
             }
         }
-    } else if let Some(since) = reader.cursors.position(channel).or(asked) {
+    } else if let Some(since) = reader.resume(channel).or(asked.map(str::to_owned)) {
         command["since"] = json!(since);
     }
     command
@@ -130,6 +130,10 @@ fn handle_message(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<Option<Vec
     match message.push.as_deref() {
         Some("message") => reader.message(parse::<Message>(text)?)?,
         Some("gap") => reader.gap(parse::<Gap>(text)?)?,
+        Some("state") => {
+            let StateComplete { channel, position } = parse(text)?;
+            reader.state_complete(channel, &position)?;
+        }
         Some("connected") => {
             reader.connected();
             return Ok(Some(message.resumed.unwrap_or_default()));
@@ -222,6 +226,7 @@ mod tests {
             out.push(match update {
                 Update::Message(message) => format!("{} {}", message.position, message.data.get()),
                 Update::Gap(gap) => format!("gap {} {}", gap.from, gap.to),
+                Update::StateComplete(channel) => format!("complete {channel}"),
                 Update::Lost(lost) => lost.why,
             });
             ControlFlow::Continue(())

@@ -27,6 +27,7 @@ async fn read_all(transport: Transport, limit: usize, steps: Vec<Step>) -> (Vec<
                 left -= 1;
             }
             Update::Gap(gap) => seen.push(format!("gap {} {} {}", gap.channel, gap.from, gap.to)),
+            Update::StateComplete(channel) => seen.push(format!("complete {channel}")),
             Update::Lost(_) => {}
         }
         if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -6,15 +6,19 @@ use millrace_room::Output;
 use super::{
     RoomName,
     open::Changes,
-    publish::{Published, finish_in_background, publish},
+    publish::{Published, finish_in_background, publish_state},
 };
 use crate::{Conference, media};
 
-/// Applies the pending changes of a room: publishes a changed state, and notifies the SFU. Returns the pending
+/// Applies the pending changes of a room: publishes a changed state, deletes that of a room that has ended, and
+/// notifies the SFU. Returns the pending
 /// publication of the state, if the state has changed.
 pub fn apply(conference: &Rc<Conference>, name: &RoomName) -> Option<Published> {
-    let Changes { holder, state, outputs } = conference.rooms.take_changes(name)?;
-    let published = state.map(|state| publish(conference, holder, &name.state(), &state, None, None));
+    let Changes { holder, state, has_ended, outputs } = conference.rooms.take_changes(name)?;
+    let published = state.map(|state| publish_state(conference, holder, name, Some(&state)));
+    if has_ended {
+        finish_in_background(publish_state(conference, holder, name, None));
+    }
     for output in outputs {
         match output {
             Output::Left(id) => media::leave(conference, name, id.as_str()),

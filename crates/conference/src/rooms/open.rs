@@ -29,6 +29,8 @@ pub(super) struct Changes {
     pub holder: Holder,
     /// The new state, if it has changed.
     pub state: Option<Value>,
+    /// The last participant has left.
+    pub has_ended: bool,
     /// Changes that concern the SFU.
     pub outputs: Vec<Output>,
 }
@@ -126,12 +128,13 @@ impl Rooms {
             }
         }
         let state = is_changed.then(|| room.state());
-        if room.is_empty() {
+        let has_ended = room.is_empty();
+        if has_ended {
             rooms.remove(name);
             self.shared.close(holder);
             tracing::info!(room = name.as_str(), "room closed");
         }
-        Some(Changes { holder, state, outputs })
+        Some(Changes { holder, state, has_ended, outputs })
     }
 
     /// Removes participants that exceed the silent peer timeout. Returns the rooms that changed.

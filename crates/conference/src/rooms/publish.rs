@@ -27,6 +27,20 @@ pub fn publish(
     conference.shard.append(channel, publication)
 }
 
+/// Key of a room in its channel `state`, which is a keyed state. One key, because the participants and the topology
+/// must change together.
+const STATE_KEY: &str = "room";
+
+/// Publishes the state of a room. `None` deletes it, because the room has ended.
+pub fn publish_state(conference: &Rc<Conference>, holder: Holder, room: &RoomName, state: Option<&Value>) -> Published {
+    let mut publication = match state {
+        Some(state) => NewPublication::new(Kind::Json, state.to_string()),
+        None => NewPublication::deletion(STATE_KEY.into()),
+    };
+    publication.key = Some(STATE_KEY.into());
+    conference.shard.append(&room.state(), publication.held_by(holder))
+}
+
 /// Publishes a signal to a participant's inbox. The signal expires after twice the silent peer timeout, because a
 /// participant absent for so long was removed.
 pub fn signal(

@@ -3,13 +3,13 @@ use std::{
     collections::HashMap,
     io,
     net::SocketAddr,
-    rc::Rc,
+    rc::{Rc, Weak},
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use millrace_engine::LogRateLimit;
-use millrace_turn::{Action, Client, Limits, Metrics, NoRelay, RelayId, Relays, Server};
+use millrace_turn::{Action, Client, Limits, Metrics, NoRelay, RelayId, Relays, Server, needs_allocation};
 use tokio::{
     net::UdpSocket,
     sync::watch,
@@ -19,7 +19,7 @@ use tokio::{
 use super::{Settings, relays::Ports};
 use millrace_transport::{
     datagram::{
-        DatagramProtocol, DatagramSender, PortMetrics, Verdict,
+        DatagramProtocol, DatagramSender, Demultiplexer, PortMetrics, Verdict,
         framed::{Outgoing, OverflowPolicy},
     },
     tls,
@@ -169,28 +169,43 @@ impl TurnDriver {
 }
 
 /// Protocol of the TURN server on its datagram port.
-pub struct Protocol(pub Rc<TurnDriver>);
+pub struct Protocol {
+    pub driver: Rc<TurnDriver>,
+    pub port: Weak<Demultiplexer>,
+}
+
+impl Protocol {
+    /// Returns true if this request may concern an allocation of the process before this one.
+    fn is_of_predecessor(&self, from: SocketAddr, datagram: &[u8]) -> bool {
+        self.port.upgrade().is_some_and(|port| port.has_predecessor())
+            && needs_allocation(datagram)
+            && !self.driver.is_known(Client::Datagram(from))
+    }
+}
 
 impl DatagramProtocol for Protocol {
     /// A client with an allocation is authenticated, and has its own rate limit.
     fn knows(&self, address: &SocketAddr) -> bool {
-        self.0.is_known(Client::Datagram(*address))
+        self.driver.is_known(Client::Datagram(*address))
     }
 
     fn handle_datagram(&self, _now: Instant, from: SocketAddr, datagram: &[u8]) -> Verdict {
-        self.0.handle(Client::Datagram(from), datagram);
+        if self.is_of_predecessor(from, datagram) {
+            return Verdict::Unclaimed;
+        }
+        self.driver.handle(Client::Datagram(from), datagram);
         // The server counts invalid messages itself.
         Verdict::Valid
     }
 
     fn timeout(&self) -> Option<Instant> {
-        Some(self.0.next_tick.get())
+        Some(self.driver.next_tick.get())
     }
 
     fn handle_timeouts(&self, now: Instant) {
-        if self.0.next_tick.get() <= now {
-            self.0.next_tick.set(now + TICK);
-            self.0.handle_timeout();
+        if self.driver.next_tick.get() <= now {
+            self.driver.next_tick.set(now + TICK);
+            self.driver.handle_timeout();
         }
     }
 }

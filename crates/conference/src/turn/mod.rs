@@ -27,7 +27,7 @@ use std::{
     sync::Arc,
 };
 
-use millrace_transport::datagram::{Bounds, Demultiplexer, framed};
+use millrace_transport::datagram::{Bounds, Demultiplexer, RelaySockets, framed};
 use tokio::task::spawn_local;
 
 pub use millrace_turn::{Credentials, Metrics, REALM_BYTES_MAX};
@@ -48,6 +48,8 @@ pub struct Port {
     datagrams: UdpSocket,
     streams: TcpListener,
     address: SocketAddr,
+    /// `None` unless the port can be handed over to another process.
+    pub relay: Option<RelaySockets>,
 }
 
 impl Port {
@@ -55,8 +57,22 @@ impl Port {
     ///
     /// Errors: the address is in use, or not an address of this machine.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let (datagrams, streams) = framed::bind(address, SOCKET_BYTES)?;
-        Ok(Self { address: datagrams.local_addr()?, datagrams, streams })
+        let (datagrams, streams) = Self::bind_sockets(address)?;
+        Self::new(datagrams, streams)
+    }
+
+    /// Binds the sockets of [`Port::bind`].
+    ///
+    /// Errors: see there.
+    pub fn bind_sockets(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
+        framed::bind(address, SOCKET_BYTES)
+    }
+
+    /// Creates a port from bound sockets, which do not block.
+    ///
+    /// Errors: a socket has no address.
+    pub fn new(datagrams: UdpSocket, streams: TcpListener) -> io::Result<Self> {
+        Ok(Self { address: datagrams.local_addr()?, datagrams, streams, relay: None })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -93,11 +109,19 @@ pub async fn serve(port: Port, own: &[IpAddr], settings: Settings, stop: impl Fu
     };
     let ports = relays::Ports::new(port.address.ip(), advertised, settings.relay_ports.clone())?;
     let counters = Arc::new(PortCounters(settings.metrics.clone()));
-    let datagrams = Demultiplexer::new(port.datagrams, BOUNDS, settings.connection_limits.clone(), counters)?;
+    let datagrams =
+        Demultiplexer::new(port.datagrams, BOUNDS, settings.connection_limits.clone(), counters, port.relay)?;
     let streams = tokio::net::TcpListener::from_std(port.streams)?;
     let driver = TurnDriver::new(limits, ports, datagrams.sender(), settings)?;
-    datagrams.add(Rc::new(Protocol(driver.clone())));
-    let tasks = [spawn_local(datagrams.run(None)), spawn_local(stream::accept(driver.clone(), streams))];
+    datagrams.add(Rc::new(Protocol { driver: driver.clone(), port: Rc::downgrade(&datagrams) }));
+    let (accepting, accepted) = (datagrams.clone(), driver.clone());
+    let accept = async move {
+        tokio::select! {
+            () = stream::accept(accepted, streams) => {}
+            () = accepting.handed_over() => {}
+        }
+    };
+    let tasks = [spawn_local(datagrams.run(None)), spawn_local(accept)];
     stop.await;
     tasks.iter().for_each(|task| task.abort());
     driver.close();

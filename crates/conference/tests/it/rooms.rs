@@ -110,6 +110,27 @@ async fn joining_participant_is_announced() {
 }
 
 #[tokio::test]
+async fn state_of_a_room_is_a_keyed_state_until_the_room_ends() {
+    // The log of the channel holds a single change.
+    let server = Server::with(|config| config.history.count_max = 1);
+    let page = async || server.get("/v1/channels/rooms/r/state?state").await.json()["messages"].clone();
+    assert_eq!(page().await, json!([]));
+    let (ann, bob) = (join(&server, "r", json!({ "name": "Ann" })).await, join(&server, "r", json!({})).await);
+    let shown = page().await;
+    assert_eq!((&shown[0]["key"], &shown[0]["data"]), (&json!("room"), &bob.joined["state"]), "{shown}");
+    // A reader that history has left receives the whole state after the gap.
+    let lost = ann.position("rooms/r/state");
+    assert_eq!(ann.post(&server, "reports", json!({ "muted": true })).await.status, 204);
+    let answer = server.get(&format!("/v1/channels/rooms/r/state?since=state:{lost}")).await.json();
+    assert!(answer["gap"].is_object(), "{answer}");
+    assert_eq!(answer["messages"][0]["data"]["participants"][0]["muted"], true, "{answer}");
+    for one in [ann, bob] {
+        assert_eq!(one.leave(&server).await.status, 204);
+    }
+    until("the state is deleted", async || page().await == json!([])).await;
+}
+
+#[tokio::test]
 async fn signals_arrive_once_in_order_with_sender() {
     let server = Server::start();
     let (ann, bob) = (join(&server, "r", json!({})).await, join(&server, "r", json!({})).await);

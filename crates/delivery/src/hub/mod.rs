@@ -104,6 +104,10 @@ pub enum Output {
     Interest { channel: ChannelName, key: ChannelKey, readers: u32 },
     /// The number of readers of all channels that match a pattern changed.
     PatternInterest { pattern: Pattern, readers: u32 },
+    /// A connection became a reader of a channel with a roster; see [`Hub::set_rosters`].
+    Joined { conn: ConnId, channel: ChannelName },
+    /// A connection that was reported as [`Output::Joined`] reads the channel no longer.
+    Left { conn: ConnId, channel: ChannelName },
     /// A waiting long poll can be answered: a publication arrived or the epoch ended.
     Wake(WaiterId),
     /// Report to a session that an earlier request failed: a pattern matches more channels than the connection may
@@ -166,7 +170,11 @@ pub struct Hub {
     now_s: u32,
     scratch: Vec<u8>,
     pool: Pool,
+    has_roster: Option<HasRoster>,
 }
+
+/// Returns true for a channel with a roster.
+pub type HasRoster = Box<dyn Fn(&ChannelName) -> bool>;
 
 /// Delivery state of one connection.
 struct Conn {
@@ -246,6 +254,8 @@ struct Channel {
     waiters: Vec<WaiterId>,
     told_readers: u32,
     dirty: bool,
+    /// Reports each new reader and each that leaves.
+    has_roster: bool,
 }
 
 /// Readers of one channel that are sent the same bytes.
@@ -331,7 +341,14 @@ impl Hub {
             now_s: 0,
             scratch: Vec::new(),
             pool: Pool::default(),
+            has_roster: None,
         }
+    }
+
+    /// Reports the readers of these channels by [`Output::Joined`] and [`Output::Left`]. Channels that are open already
+    /// are not reported.
+    pub fn set_rosters(&mut self, has_roster: HasRoster) {
+        self.has_roster = Some(has_roster);
     }
 
     /// Applies new limits. Existing subscriptions stay; logs shrink with their next turn.

@@ -107,6 +107,7 @@ impl Hub {
         if since.is_state() {
             self.want_state(id.slot, slot, snapshot);
         }
+        self.tell_joined(id, key);
         self.tell_interest(key);
         Ok(slot)
     }
@@ -322,10 +323,18 @@ impl Hub {
             waiters: Vec::new(),
             told_readers: 0,
             dirty: false,
+            has_roster: self.has_roster.as_ref().is_some_and(|has_roster| has_roster(name)),
         };
         let key = self.channels.insert(channel) as u32;
         self.by_name.insert(name.clone(), key);
         key
+    }
+
+    fn tell_joined(&mut self, id: ConnId, key: u32) {
+        let channel = &self.channels[key as usize];
+        if channel.has_roster {
+            self.outputs.push_back(Output::Joined { conn: id, channel: channel.name.clone() });
+        }
     }
 
     /// Reports a change in the number of readers, and closes the channel if it has none.
@@ -369,6 +378,7 @@ impl Hub {
             }
             let policy = asked.policy;
             let reader = self.add_reader(id, key, policy, at, Some(slot));
+            self.tell_joined(id, key);
             self.go_live_if_covered(id.slot, reader);
             self.ask(id.slot);
         }
@@ -435,6 +445,10 @@ impl Hub {
     fn remove_reader(&mut self, id: ConnId, slot: u32) {
         let Some(reader) = self.conns[id.slot as usize].readers[slot as usize].take() else { return };
         self.unlink(&reader);
+        let channel = &self.channels[reader.channel as usize];
+        if channel.has_roster {
+            self.outputs.push_back(Output::Left { conn: id, channel: channel.name.clone() });
+        }
         // Frames that only this reader still needed may be dropped.
         self.mark_moved(reader.channel);
         self.tell_interest(reader.channel);

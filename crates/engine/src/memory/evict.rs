@@ -353,7 +353,7 @@ mod tests {
 
         fn append_as(&self, holder: Holder, slot: &mut ChannelSlot, name: &str, bytes: usize) -> Result<u64, Code> {
             let publication = NewPublication::new(Kind::Text, vec![b'x'; bytes]).held_by(holder);
-            let position = self.engine.append_to_any(slot, &ChannelName::parse(name).unwrap(), publication);
+            let position = now(self.engine.append_to_any(slot, &ChannelName::parse(name).unwrap(), publication));
             position.map(|position| position.offset).map_err(|error| error.code)
         }
 
@@ -388,7 +388,7 @@ mod tests {
             let (bounds, name) = (world.engine.bounds[0], ChannelName::parse(name).unwrap());
             let since = Since::Position(Position { epoch: Epoch(1), offset });
             let limit = millrace_delivery::PageLimit { count: 10, bytes: 1000 };
-            world.engine.read(&name, |history, _| history.page(since, Default::default(), limit, 0, &bounds))
+            world.engine.read(&name, |history, _| history.page(since, Default::default(), limit, 0, &bounds)).unwrap()
         };
         let back = page("old/2", 3);
         let gap = back.gap.expect("what it had is gone");
@@ -511,7 +511,7 @@ mod tests {
         assert_eq!(flood(&world, 1, "flood"), 8000);
         for holder in 2..102 {
             assert_eq!(world.append_by(holder, &format!("honest/{holder}"), 10), Ok(1));
-            assert_eq!(world.append_by(holder, &format!("rooms/{holder}/state"), 10), Ok(1));
+            assert_eq!(world.append_by(holder, &format!("rooms/{holder}/chat"), 10), Ok(1));
             assert_eq!(world.append_by(1, &format!("flood/again/{holder}"), 10), Err(Code::TooMany));
         }
         // The holder can still publish into its channels. Once they are idle, its own oldest channels make room for
@@ -543,6 +543,7 @@ mod tests {
         let since = Since::Position(Position { epoch: Epoch(1), offset: 0 });
         let page =
             world.engine.read(&gone, |history, bounds| history.page(since, Default::default(), limit, 0, bounds));
+        let page = page.unwrap();
         assert_eq!(page.gap.map(|gap| (gap.from.offset, gap.to.offset)), Some((0, 1)));
         assert_eq!(world.append_by(3, "flood/21", 10), Ok(2));
     }
@@ -552,7 +553,7 @@ mod tests {
         let world = World::new(Config { channels_max: 3300, reserved: vec!["rooms".into()], ..Config::default() });
         let refused = (1..4000).filter(|i| world.append_by(*i, &format!("x/{i}"), 10).is_err()).count();
         assert_eq!((world.channels(), refused), (3200, 799));
-        assert!((1..20).all(|i| world.append_by(5000 + i, &format!("rooms/{i}/state"), 10).is_ok()));
+        assert!((1..20).all(|i| world.append_by(5000 + i, &format!("rooms/{i}/chat"), 10).is_ok()));
     }
 
     #[test]
@@ -563,17 +564,16 @@ mod tests {
         }
         world.pass(IDLE_MS);
         let append = |name: ChannelName, publication| {
-            world
-                .engine
-                .append_and_evict(&mut ChannelSlot::default(), &name, publication)
-                .map(|position| position.offset)
+            let appended = world.engine.append_and_evict(&mut ChannelSlot::default(), &name, publication);
+            now(appended).map(|position| position.offset)
         };
         let bytes = || world.engine.bytes.load(Relaxed);
         let kept = |name: &str| {
             let limit = millrace_delivery::PageLimit { count: 1000, bytes: 1 << 20 };
-            world.engine.read(&ChannelName::parse(name).unwrap(), |history, bounds| {
+            let count = world.engine.read(&ChannelName::parse(name).unwrap(), |history, bounds| {
                 history.page(Since::Earliest, Default::default(), limit, 0, bounds).publications.len()
-            })
+            });
+            count.unwrap()
         };
         assert!((0..3000).all(|i| append(name("flood", i % 500), by(1, 2000)).is_ok()));
         assert!(bytes() <= 1 << 20);
@@ -585,6 +585,14 @@ mod tests {
         assert!((0..150).all(|i| append(name("honest", 1), by(2, 2000)) == Ok(i + 1)));
         assert_eq!((kept("honest/a"), kept("honest/1")), (100, 150));
         assert!(bytes() <= 1 << 20 && names > 300, "{} bytes, {names} names", bytes());
+    }
+
+    /// Returns an answer of the memory engine, which is ready at once.
+    fn now<T>(answer: Answer<T>) -> T {
+        match answer {
+            Answer::Now(Some(value)) => value,
+            _ => panic!("the answer is not ready"),
+        }
     }
 
     fn name(prefix: &str, i: u64) -> ChannelName {

@@ -2,6 +2,7 @@
 //! epoch tells every reader so.
 
 mod evict;
+mod hand_over;
 mod level;
 
 pub(crate) use evict::IDLE_MS;
@@ -9,9 +10,10 @@ pub(crate) use level::{level, up_to};
 
 use std::{
     hash::{BuildHasher, RandomState},
+    io,
     num::NonZeroU32,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -27,6 +29,7 @@ use millrace_protocol::{
 
 use crate::{
     Answer, ChannelSlot, Config, Deliver, Engine, Newest,
+    hand_over::HandOver,
     shares::{Namespace, Shares},
     smallest::Smallest,
 };
@@ -57,7 +60,7 @@ pub struct MemoryEngine<D: Deliver> {
     evict_again_ms: AtomicU64,
     /// Number of channels of each holder.
     shares: Shares,
-    /// History limits of the channels of each namespace.
+    /// History limits of the channels of each class of [`Shares`].
     bounds: Vec<Bounds>,
     epoch: Epoch,
     deliver: Arc<D>,
@@ -71,12 +74,16 @@ pub struct MemoryEngine<D: Deliver> {
     forgotten: Mutex<(u64, u64)>,
     /// Locked during an eviction, so that only one thread evicts.
     evicting: Mutex<()>,
+    /// The engine that has the channels of the stripes that were handed over.
+    successor: RwLock<Option<Arc<dyn Engine>>>,
 }
 
 /// Part of the channels. Their indexes are stable until channels of this stripe are evicted.
 struct Stripe<R> {
     channels: Vec<Channel<R>>,
     by_name: HashTable<u32>,
+    /// Channels that were handed over to another process. From then on `channels` is empty, and no channel is created.
+    handed_over: Option<Vec<Channel<R>>>,
 }
 
 /// All that one publication touches, in two cache lines: these are rarely still in the cache.
@@ -96,14 +103,14 @@ impl<D: Deliver> MemoryEngine<D> {
     /// Creates the engine. `clock` returns milliseconds since 1970. `epoch` must differ between two runs of the
     /// process.
     pub fn new(config: Config, epoch: Epoch, deliver: Arc<D>, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        let stripe = || Stripe { channels: Vec::new(), by_name: HashTable::new() };
+        let stripe = || Stripe { channels: Vec::new(), by_name: HashTable::new(), handed_over: None };
         let stripes = (0..STRIPES).map(|_| Mutex::new(stripe())).collect();
         let (clock, hasher) = (Box::new(clock), RandomState::new());
         let (channels, bytes, forgotten, look_again_ms, displace_again_ms, evict_again_ms) = Default::default();
         let channels_max = config.channels_max.min((config.history_bytes_max / 2 / CHANNEL_BYTES).max(CHANNELS_MIN));
         let shares = Shares::new(&config, channels_max);
-        let bounds = shares.names().map(|namespace| config.bounds(namespace)).collect();
-        let evicting = Mutex::default();
+        let bounds = shares.classes().map(|class| config.of_class(class).bounds()).collect();
+        let (evicting, successor) = Default::default();
         Self {
             config,
             channels_max,
@@ -121,6 +128,7 @@ impl<D: Deliver> MemoryEngine<D> {
             bytes,
             forgotten,
             evicting,
+            successor,
         }
     }
 
@@ -132,15 +140,17 @@ impl<D: Deliver> MemoryEngine<D> {
     }
 
     /// Runs `work` on the history of a channel. An unknown channel reads as empty, and the read does not create it.
-    fn read<T>(&self, name: &ChannelName, work: impl FnOnce(&mut History, &Bounds) -> T) -> T {
+    /// Returns `None` if the channel was handed over.
+    fn read<T>(&self, name: &ChannelName, work: impl FnOnce(&mut History, &Bounds) -> T) -> Option<T> {
         let (stripe, hash) = self.stripe(name);
         let mut stripe = lock(&self.stripes[stripe]);
         match stripe.find(hash, name) {
             Some(index) => {
                 let Channel { history, namespace, .. } = &mut stripe.channels[index as usize];
-                self.count(history, |history| work(history, &self.bounds[*namespace as usize]))
+                Some(self.count(history, |history| work(history, &self.bounds[*namespace as usize])))
             }
-            None => work(&mut self.empty(), &self.config.bounds(name.namespace())),
+            None if stripe.handed_over.is_some() => None,
+            None => Some(work(&mut self.empty(), &self.config.bounds(name))),
         }
     }
 
@@ -194,7 +204,7 @@ impl<D: Deliver> MemoryEngine<D> {
         slot: &mut ChannelSlot,
         name: &ChannelName,
         publication: NewPublication,
-    ) -> Result<Position, Error> {
+    ) -> Answer<Result<Position, Error>> {
         let appended = self.append_to_any(slot, name, publication);
         if self.bytes.load(Ordering::Relaxed) > self.config.history_bytes_max {
             self.evict();
@@ -207,36 +217,54 @@ impl<D: Deliver> MemoryEngine<D> {
         slot: &mut ChannelSlot,
         name: &ChannelName,
         publication: NewPublication,
-    ) -> Result<Position, Error> {
+    ) -> Answer<Result<Position, Error>> {
         if let Some((stripe, index)) = slot.parts()
             && let Some(channel) = lock(&self.stripes[stripe]).channels.get_mut(index)
             && channel.name == *name
         {
-            return self.append_to(channel, publication);
+            return Answer::now(self.append_to(channel, publication));
         }
         let (number, hash) = self.stripe(name);
         let mut stripe = lock(&self.stripes[number]);
         if let Some(index) = stripe.find(hash, name) {
             *slot = ChannelSlot::new(number, index);
-            return self.append_to(&mut stripe.channels[index as usize], publication);
+            return Answer::now(self.append_to(&mut stripe.channels[index as usize], publication));
+        }
+        if stripe.handed_over.is_some() {
+            drop(stripe);
+            return self.successor().append(name, publication);
         }
         let (holder, namespace) = (publication.holder, self.shares.namespace(name));
-        self.check_first(&publication, namespace)?;
+        if let Err(refused) = self.check_first(&publication, namespace) {
+            return Answer::now(Err(refused));
+        }
         if !self.may_create(holder, namespace) {
             drop(stripe);
             if !self.forget_channels(holder, namespace) {
-                return Err(self.shares.too_many(holder, self.channels.load(Ordering::Relaxed)));
+                return Answer::now(Err(self.shares.too_many(holder, self.channels.load(Ordering::Relaxed))));
             }
             return self.append_to_any(slot, name, publication);
         }
+        let index = self.create(&mut stripe, hash, name, holder, self.empty());
+        *slot = ChannelSlot::new(number, index);
+        Answer::now(self.append_to(&mut stripe.channels[index as usize], publication))
+    }
+
+    /// Adds a channel that the stripe does not have, and returns its index.
+    fn create(
+        &self,
+        stripe: &mut Stripe<D::Route>,
+        hash: u64,
+        name: &ChannelName,
+        holder: Holder,
+        history: History,
+    ) -> u32 {
+        let namespace = self.shares.namespace(name);
         self.channels.fetch_add(1, Ordering::Relaxed);
         self.shares.take(holder, namespace);
-        self.bytes.fetch_add(channel_bytes(name), Ordering::Relaxed);
-        let channel =
-            Channel { name: name.clone(), route: self.deliver.route(name), namespace, holder, history: self.empty() };
-        *slot = ChannelSlot::new(number, stripe.insert(channel, hash, &self.hasher));
-        let channel = stripe.channels.last_mut().expect("it has just been put there");
-        self.append_to(channel, publication)
+        self.bytes.fetch_add(channel_bytes(name) + history.memory_bytes(), Ordering::Relaxed);
+        let channel = Channel { name: name.clone(), route: self.deliver.route(name), namespace, holder, history };
+        stripe.insert(channel, hash, &self.hasher)
     }
 
     /// Checks the first publication of a channel, so that a refused one creates no channel.
@@ -252,7 +280,7 @@ impl<D: Deliver> MemoryEngine<D> {
 
 impl<D: Deliver> Engine for MemoryEngine<D> {
     fn append(&self, name: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
-        Answer::now(self.append_and_evict(&mut ChannelSlot::default(), name, publication))
+        self.append_and_evict(&mut ChannelSlot::default(), name, publication)
     }
 
     fn append_at(
@@ -270,7 +298,7 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
         {
             *name = channel.name.clone();
         }
-        Answer::now(appended)
+        appended
     }
 
     fn expect(&self, slot: ChannelSlot) {
@@ -286,19 +314,21 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
 
     fn page(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Answer<Result<Page, Error>> {
         let now_ms = self.now_ms();
-        Answer::now(self.read(name, |history, bounds| match since.is_state() && bounds.keys_max == 0 {
+        let page = self.read(name, |history, bounds| match since.is_state() && bounds.keys_max == 0 {
             true => Err(no_state()),
             false => Ok(history.page(since, policy, limit, now_ms, bounds)),
-        }))
+        });
+        page.map_or_else(|| self.successor().page(name, since, policy, limit), Answer::now)
     }
 
     fn newest(&self, name: &ChannelName) -> Answer<Result<Newest, Error>> {
         let now_ms = self.now_ms();
-        Answer::now(Ok(self.read(name, |history, bounds| {
+        let newest = self.read(name, |history, bounds| {
             history.trim(now_ms, bounds);
             let publication = history.newest().filter(|newest| !newest.is_expired(now_ms)).cloned();
             Newest { top: history.top(), publication }
-        })))
+        });
+        newest.map_or_else(|| self.successor().newest(name), |newest| Answer::now(Ok(newest)))
     }
 
     fn channels(
@@ -307,6 +337,9 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
         after: Option<&ChannelName>,
         max: usize,
     ) -> Answer<Result<Vec<ChannelName>, Error>> {
+        if let Some(successor) = self.handed_over_to() {
+            return successor.channels(pattern, after, max);
+        }
         let mut found = Smallest::new(after, max);
         for stripe in &self.stripes {
             for Channel { name, .. } in &lock(stripe).channels {
@@ -320,6 +353,9 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
 
     /// All readers are on this node.
     fn presence(&self, name: &ChannelName) -> Answer<Result<u32, Error>> {
+        if let Some(successor) = self.handed_over_to() {
+            return successor.presence(name);
+        }
         Answer::now(Ok(self.deliver.readers(name)))
     }
 
@@ -338,6 +374,15 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
 
     fn make_room(&self, bytes: usize) {
         self.evict_to(self.bytes.load(Ordering::Relaxed).saturating_sub(bytes), false);
+    }
+
+    fn hand_over(&self, to: &HandOver) -> io::Result<()> {
+        self.send_channels(to)
+    }
+
+    fn take_back(&self) -> io::Result<()> {
+        self.restore_channels();
+        Ok(())
     }
 
     fn sweep(&self) {
@@ -363,7 +408,7 @@ impl<R> Stripe<R> {
     fn insert(&mut self, channel: Channel<R>, hash: u64, hasher: &RandomState) -> u32 {
         let index = self.channels.len() as u32;
         self.channels.push(channel);
-        let Self { channels, by_name } = self;
+        let Self { channels, by_name, .. } = self;
         by_name.insert_unique(hash, index, |index| hasher.hash_one(&channels[*index as usize].name));
         index
     }

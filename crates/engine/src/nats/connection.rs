@@ -179,10 +179,10 @@ impl Nats {
     }
 
     /// Returns the streams that may hold channels that match the pattern.
-    pub fn streams_of(&self, pattern: &Pattern) -> &[Stream] {
+    pub fn streams_of(&self, pattern: &Pattern) -> Vec<&Stream> {
         match pattern.as_str().split('/').next() {
-            Some(level) if level != "+" && level != "#" => std::slice::from_ref(self.streams.of_namespace(level)),
-            _ => self.streams.all(),
+            Some(level) if level != "+" && level != "#" => self.streams.of_first_level(level).collect(),
+            _ => self.streams.all().iter().collect(),
         }
     }
 }

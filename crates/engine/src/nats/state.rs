@@ -64,7 +64,7 @@ impl Nats {
 
     /// Deletes keys whose time to live has ended, in the channels that this node has used or reads.
     pub(super) async fn expire(&self, config: &Config) -> Result<(), BrokerError> {
-        let bounds = |channel: &ChannelName| config.bounds(channel.namespace());
+        let bounds = |channel: &ChannelName| config.bounds(channel);
         let watched: Vec<ChannelName> =
             self.subscribed().into_iter().filter(|channel| bounds(channel).keys_max > 0).collect();
         watched.iter().for_each(|channel| drop(self.states.of(channel)));

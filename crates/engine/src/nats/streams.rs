@@ -12,7 +12,11 @@ use super::{
     link::{Link, RequestError, code, not_enabled},
     subject,
 };
-use crate::{Config, HistoryConfig, remote::BrokerError};
+use crate::{
+    Config, HistoryConfig,
+    config::{Class, ROOMS},
+    remote::BrokerError,
+};
 
 /// Period in which the server detects a repeated idempotency key.
 const KEYS: Duration = Duration::from_secs(5 * 60);
@@ -34,6 +38,11 @@ pub struct Streams {
     /// The first stream serves all namespaces without limits of their own.
     all: Vec<Stream>,
     by_namespace: HashMap<String, usize>,
+    /// Streams of the rosters, by namespace. The empty namespace stands for all without limits of their own.
+    rosters: HashMap<String, usize>,
+    /// Index of the stream of the states of rooms.
+    room_states: usize,
+    internal_states: Option<usize>,
 }
 
 pub struct Stream {
@@ -75,13 +84,25 @@ impl Streams {
     pub fn new(config: &Config) -> Self {
         let prefix = config.prefix.clone();
         let mut all = vec![Stream::new(prefix.clone(), subject::DEFAULT_CLASS.into(), config.history)];
+        let mut add = |class: String, history| {
+            all.push(Stream::new(format!("{prefix}@{class}"), class, history));
+            all.len() - 1
+        };
         let mut by_namespace = HashMap::new();
         for (namespace, history) in config.namespaces.iter().chain([(&INTERNAL.to_owned(), &config.internal)]) {
-            by_namespace.insert(namespace.clone(), all.len());
-            let class = subject::token(namespace);
-            all.push(Stream::new(format!("{prefix}@{class}"), class, *history));
+            by_namespace.insert(namespace.clone(), add(subject::token(namespace), *history));
         }
-        Self { prefix, all, by_namespace }
+        let mut rosters = HashMap::new();
+        for (namespace, history) in config.namespaces.iter().chain([(&String::new(), &config.history)]) {
+            if history.roster {
+                let class = format!("{}@members", subject::token(namespace));
+                let history = config.of_class(Class::Roster(namespace));
+                rosters.insert(namespace.clone(), add(class, history));
+            }
+        }
+        let internal_states = config.internal_states.map(|history| add(format!("{INTERNAL}@states"), history));
+        let room_states = add(format!("{ROOMS}@states"), config.of_class(Class::RoomState));
+        Self { prefix, all, by_namespace, rosters, internal_states, room_states }
     }
 
     pub fn all(&self) -> &[Stream] {
@@ -89,10 +110,31 @@ impl Streams {
     }
 
     pub fn of(&self, channel: &ChannelName) -> &Stream {
-        self.of_namespace(channel.namespace())
+        let special = match Class::of(channel) {
+            Class::Roster(namespace) => self.roster_index(namespace),
+            Class::InternalState => self.internal_states,
+            Class::RoomState => Some(self.room_states),
+            Class::Namespace(_) | Class::InternalLog => None,
+        };
+        match special {
+            Some(index) => &self.all[index],
+            None => self.of_namespace(channel.namespace()),
+        }
     }
 
-    pub fn of_namespace(&self, namespace: &str) -> &Stream {
+    /// Returns the streams of the channels, of the rosters and of the states of rooms of a namespace.
+    pub fn of_first_level(&self, namespace: &str) -> impl Iterator<Item = &Stream> {
+        let rosters = self.roster_index(namespace).map(|index| &self.all[index]);
+        let room_states = (namespace == ROOMS).then(|| &self.all[self.room_states]);
+        std::iter::once(self.of_namespace(namespace)).chain(rosters).chain(room_states)
+    }
+
+    fn roster_index(&self, namespace: &str) -> Option<usize> {
+        let own = if self.by_namespace.contains_key(namespace) { namespace } else { "" };
+        self.rosters.get(own).copied()
+    }
+
+    fn of_namespace(&self, namespace: &str) -> &Stream {
         &self.all[self.by_namespace.get(namespace).copied().unwrap_or(0)]
     }
 
@@ -283,5 +325,29 @@ mod tests {
         assert_eq!(config["subjects"], json!(["millrace.log.a=b.5f0c12ab.>"]));
         assert_eq!(streams.epoch(stream, &config), Some(Epoch(0x5f0c_12ab)));
         assert_eq!(streams.epoch(&streams.all()[0], &config), None);
+    }
+
+    #[test]
+    fn rosters_and_states_of_the_server_have_streams_of_their_own() {
+        let rostered = HistoryConfig { roster: true, ..HistoryConfig::default() };
+        let namespaces = [("chat".to_owned(), rostered), ("cars".to_owned(), HistoryConfig::default())].into();
+        let internal_states = Some(HistoryConfig { state: true, ..HistoryConfig::default() });
+        let streams = Streams::new(&Config { namespaces, internal_states, ..Config::default() });
+        for (channel, stream) in [
+            ("chat/1", "millrace@chat"),
+            ("chat/1/:members", "millrace@chat@members"),
+            ("cars/1/:members", "millrace@cars"),
+            ("x/1/:members", "millrace"),
+            (":millrace/revocations", "millrace@:millrace"),
+            (":millrace/nodes", "millrace@:millrace@states"),
+            ("rooms/a/chat", "millrace"),
+            ("rooms/a/state", "millrace@rooms@states"),
+        ] {
+            assert_eq!(streams.of(&ChannelName::parse(channel).unwrap()).name, stream, "{channel}");
+        }
+        let names: Vec<_> = streams.of_first_level("chat").map(|stream| stream.name.as_str()).collect();
+        assert_eq!(names, ["millrace@chat", "millrace@chat@members"]);
+        let names: Vec<_> = streams.of_first_level("rooms").map(|stream| stream.name.as_str()).collect();
+        assert_eq!(names, ["millrace", "millrace@rooms@states"]);
     }
 }

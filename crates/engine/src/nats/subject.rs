@@ -8,9 +8,10 @@
 //! PREFIX.lease.NODE             lease of a node
 //! ```
 //!
-//! CLASS is a namespace with its own limits, or `@` for all others. EPOCH belongs to the stream. A stream that was
-//! lost is created again with a new epoch. So a node that has not noticed the loss writes and reads on a subject
-//! without a stream.
+//! CLASS is a namespace with its own limits, or `@` for all others; `NAMESPACE@members` for the rosters of a namespace
+//! (`@members` for those of all others); `:millrace@states` for the states of the server itself, and `rooms@states` for
+//! those of rooms. EPOCH belongs to the stream. A stream that was lost is created again with a new epoch. So a node
+//! that has not noticed the loss writes and reads on a subject without a stream.
 
 use std::fmt::Write;
 

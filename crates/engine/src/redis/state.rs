@@ -111,7 +111,7 @@ impl Redis {
         }
         let deleted = by_channel.into_iter().map(async |(name, keys)| {
             let Ok(channel) = ChannelName::parse(name) else { return Ok(()) };
-            let bounds = config.bounds(channel.namespace());
+            let bounds = config.bounds(&channel);
             let b = bucket(&channel);
             if bounds.keys_max == 0 {
                 // The channel was a state before the settings changed.

@@ -269,6 +269,10 @@ impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
         Some(&self.shared.node)
     }
 
+    fn live_nodes(&self) -> Answer<Result<Option<Vec<String>>, Error>> {
+        self.ask(|shared| async move { Ok(Some(shared.renew().await?.nodes)) })
+    }
+
     fn ask_nodes(&self, question: &str, wait: Duration) -> Answer<Result<NodeAnswers, Error>> {
         if question.len() > TEXT_BYTES_MAX {
             let detail = format!("a question to the other nodes has at most {TEXT_BYTES_MAX} bytes");

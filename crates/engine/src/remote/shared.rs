@@ -66,7 +66,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
     }
 
     pub fn bounds(&self, channel: &ChannelName) -> millrace_delivery::Bounds {
-        self.config.bounds(channel.namespace())
+        self.config.bounds(channel)
     }
 }
 

@@ -289,7 +289,7 @@ fn read_logs(db: &Connection, config: &Config) -> rusqlite::Result<Vec<(ChannelN
     while let Some(row) = rows.next()? {
         let name = row.get_ref(8)?.as_str()?;
         let Ok(name) = ChannelName::parse(name) else { continue };
-        let history = config.of(name.namespace());
+        let history = config.of(&name);
         let log = Log {
             id: row.get(0)?,
             epoch: Epoch(row.get(1)?),

@@ -15,9 +15,10 @@ mod state;
 mod writer;
 
 use std::{
-    path::Path,
+    io,
+    path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, RwLock, RwLockReadGuard,
         atomic::{
             AtomicBool, AtomicU32, AtomicUsize,
             Ordering::{Acquire, Relaxed},
@@ -40,22 +41,29 @@ use self::{
     recent::{Found, RecentHistory},
     writer::Writer,
 };
-use crate::{Answer, Config, Deliver, Engine, Newest, OpenError};
+use crate::{
+    Answer, Config, Deliver, Engine, Newest, OpenError,
+    hand_over::{Ending, HandOver},
+};
 
 /// Maximum payload. SQLite refuses values larger than a billion bytes.
 const PAYLOAD_BYTES_MAX: usize = 900_000_000;
 
 /// The engine `sqlite`.
 pub struct SqliteEngine<D: Deliver> {
+    path: PathBuf,
     shared: Arc<Shared<D>>,
     readers: Readers,
     writer: Mutex<Option<JoinHandle<()>>>,
+    /// The engine that has the file since it was handed over. Locked while a request is queued, so that none is queued
+    /// after the file is closed.
+    successor: RwLock<Option<Arc<dyn Engine>>>,
 }
 
 struct Shared<D: Deliver> {
     config: Config,
     deliver: Arc<D>,
-    clock: Box<dyn Fn() -> u64 + Send + Sync>,
+    clock: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// Epoch of channels that do not exist yet. It changes whenever channels are evicted.
     epoch: AtomicU32,
     queue: Queue,
@@ -92,16 +100,34 @@ impl<D: Deliver> SqliteEngine<D> {
             tails.open(name, Position { epoch: log.epoch, offset: log.top }, log.bounds);
         }
         let (queue, bytes, is_up) = (Queue::default(), AtomicUsize::new(0), AtomicBool::new(true));
-        let (clock, epoch) = (Box::new(clock), AtomicU32::new(file.epoch.0));
+        let (clock, epoch) = (Arc::new(clock), AtomicU32::new(file.epoch.0));
         let shared = Arc::new(Shared { config, deliver, clock, epoch, queue, tails, bytes, is_up });
         let writer = Writer::new(shared.clone(), file);
         let thread = std::thread::Builder::new().name("sqlite-writer".into()).spawn(move || writer.run());
         let writer = Mutex::new(Some(thread.map_err(OpenError::System)?));
-        Ok(Self { shared, readers, writer })
+        Ok(Self { path: path.to_owned(), shared, readers, writer, successor: RwLock::default() })
+    }
+
+    fn successor(&self) -> RwLockReadGuard<'_, Option<Arc<dyn Engine>>> {
+        self.successor.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_successor(&self, successor: Arc<dyn Engine>) {
+        *self.successor.write().unwrap_or_else(PoisonError::into_inner) = Some(successor);
+    }
+
+    /// Stores what is queued, and closes the file.
+    fn close_file(&self) {
+        self.shared.queue.close();
+        // The reader threads must end before the writer closes the file.
+        self.readers.close();
+        if let Some(writer) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = writer.join();
+        }
     }
 
     fn ask(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Ask {
-        let bounds = self.shared.config.bounds(name.namespace());
+        let bounds = self.shared.config.bounds(name);
         let unborn = self.shared.unborn();
         Ask { name: name.clone(), since, policy, limit, now_ms: self.now_ms(), bounds, unborn }
     }
@@ -115,6 +141,10 @@ impl<D: Deliver> Shared<D> {
 
 impl<D: Deliver> Engine for SqliteEngine<D> {
     fn append(&self, name: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
+        let successor = self.successor();
+        if let Some(successor) = &*successor {
+            return successor.append(name, publication);
+        }
         if publication.data.len() > PAYLOAD_BYTES_MAX {
             let detail = format!("the engine `sqlite` takes at most {PAYLOAD_BYTES_MAX} bytes");
             return Answer::now(Err(Error::new(Code::TooLarge, detail)));
@@ -129,8 +159,12 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
     }
 
     fn page(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Answer<Result<Page, Error>> {
+        let successor = self.successor();
+        if let Some(successor) = &*successor {
+            return successor.page(name, since, policy, limit);
+        }
         let Shared { config, tails, .. } = &*self.shared;
-        if since.is_state() && config.bounds(name.namespace()).keys_max == 0 {
+        if since.is_state() && config.bounds(name).keys_max == 0 {
             return Answer::now(Err(no_state()));
         }
         let now_ms = self.now_ms();
@@ -141,13 +175,17 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
                 self.readers.ask(move |db| reader::page(db, ask))
             }
             Found::Nothing => {
-                let bounds = config.bounds(name.namespace());
+                let bounds = config.bounds(name);
                 Answer::now(Ok(History::new(self.shared.unborn()).page(since, policy, limit, now_ms, &bounds)))
             }
         }
     }
 
     fn newest(&self, name: &ChannelName) -> Answer<Result<Newest, Error>> {
+        let successor = self.successor();
+        if let Some(successor) = &*successor {
+            return successor.newest(name);
+        }
         match self.shared.tails.newest(name, self.now_ms()) {
             Found::Here(newest) => Answer::now(Ok(newest)),
             Found::InFile => {
@@ -167,12 +205,18 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
         after: Option<&ChannelName>,
         max: usize,
     ) -> Answer<Result<Vec<ChannelName>, Error>> {
-        Answer::now(Ok(self.shared.tails.channels(pattern, after, max)))
+        match &*self.successor() {
+            Some(successor) => successor.channels(pattern, after, max),
+            None => Answer::now(Ok(self.shared.tails.channels(pattern, after, max))),
+        }
     }
 
     /// All readers are on this node.
     fn presence(&self, name: &ChannelName) -> Answer<Result<u32, Error>> {
-        Answer::now(Ok(self.shared.deliver.readers(name)))
+        match &*self.successor() {
+            Some(successor) => successor.presence(name),
+            None => Answer::now(Ok(self.shared.deliver.readers(name))),
+        }
     }
 
     /// Does nothing: every publication of this process is delivered.
@@ -184,26 +228,48 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
 
     /// The bytes are on disk, not in memory.
     fn size(&self) -> (usize, usize) {
+        if let Some(successor) = &*self.successor() {
+            return successor.size();
+        }
         (self.shared.tails.channels_len(), self.shared.bytes.load(Relaxed))
     }
 
     fn sweep(&self) {
+        if let Some(successor) = &*self.successor() {
+            return successor.sweep();
+        }
         self.shared.tails.sweep(self.now_ms());
         self.shared.queue.sweep();
     }
 
     /// Returns false after a failed write, until a write succeeds.
     fn is_up(&self) -> bool {
-        self.shared.is_up.load(Acquire)
+        match &*self.successor() {
+            Some(successor) => successor.is_up(),
+            None => self.shared.is_up.load(Acquire),
+        }
+    }
+
+    fn hand_over(&self, to: &HandOver) -> io::Result<()> {
+        self.set_successor(to.successor.clone());
+        self.close_file();
+        to.end(Ending::NOTHING)
+    }
+
+    /// Opens the file again.
+    fn take_back(&self) -> io::Result<()> {
+        let Shared { config, deliver, clock, .. } = &*self.shared;
+        let clock = clock.clone();
+        let reopened = Self::open(&self.path, config.clone(), deliver.clone(), move || clock());
+        self.set_successor(Arc::new(reopened.map_err(io::Error::other)?));
+        Ok(())
     }
 
     fn close(&self) {
-        self.shared.queue.close();
-        // The reader threads must end before the writer closes the file.
-        self.readers.close();
-        if let Some(writer) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = writer.join();
+        if let Some(successor) = &*self.successor() {
+            successor.close();
         }
+        self.close_file();
     }
 }
 

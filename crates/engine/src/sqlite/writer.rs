@@ -144,7 +144,7 @@ impl<D: Deliver> Writer<D> {
     }
 
     fn is_durable(&self, batch: &[Submitted]) -> bool {
-        let is_durable = |name: &ChannelName| self.shared.config.of(name.namespace()).durable;
+        let is_durable = |name: &ChannelName| self.shared.config.of(name).durable;
         batch.iter().any(|submitted| is_durable(&submitted.channel))
     }
 
@@ -239,7 +239,7 @@ impl<D: Deliver> Writer<D> {
                 return Ok(Outcome::Refused(self.shares.too_many(new.holder, self.logs.len())));
             }
             None => {
-                let history = self.shared.config.of(name.namespace());
+                let history = self.shared.config.of(name);
                 self.next_id += 1;
                 Log::new(self.next_id - 1, self.shared.unborn(), history.bounds(), history.durable, new.holder)
             }

@@ -252,7 +252,7 @@ fn flooding_holder_leaves_room_for_others() {
         assert!(told.code == Code::TooMany && told.detail.contains("this client has created"), "{told}");
         for holder in 2..7 {
             assert_eq!(append(holder, &format!("honest/{holder}")), Ok(1));
-            assert_eq!(append(holder, &format!("rooms/{holder}/state")), Ok(1));
+            assert_eq!(append(holder, &format!("rooms/{holder}/chat")), Ok(1));
         }
         assert_eq!(append(1, "flood/0"), Ok(2), "what exists goes on");
     });

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod contract;
+mod hand_over;
 mod nats;
 #[path = "../../../cli/tests/ports/mod.rs"]
 mod ports;

@@ -74,6 +74,7 @@ impl Channels {
                 Update::Message(message) => handle_command(message.data.get().as_bytes()),
                 Update::Gap(gap) => (self.note)(&gap),
                 Update::Lost(lost) => (self.note)(&lost),
+                Update::StateComplete(_) => {}
             }
             ControlFlow::Continue(())
         };

@@ -309,9 +309,11 @@ impl Terms {
         exchange
     }
 
-    /// Returns the bytes of the first push of a session, with the server's default settings.
+    /// Returns the bytes of the first push of a session, with the server's default settings. The id of the connection
+    /// is that of one of the first connections of a shard.
     fn connected(&self) -> u64 {
-        text(r#"{"push":"connected","ping_ms":25000,"message_bytes_max":1048576,"time":}"#) + TIME_DIGITS
+        let connection = text(r#""connection":"0123456789abcdef-0-0-1","#);
+        connection + text(r#"{"push":"connected","ping_ms":25000,"message_bytes_max":1048576,"time":}"#) + TIME_DIGITS
     }
 
     fn publisher(&self) -> Exchange {

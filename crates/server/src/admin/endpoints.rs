@@ -5,7 +5,8 @@ use millrace_transport::route::Endpoint;
 pub const FOLDER: &str = "/v1/admin/";
 
 /// Endpoints of operator requests. The admin listener also serves them below `/admin/`.
-pub const ENDPOINTS: [&Endpoint; 7] = [&CHANNELS, &CONNECTIONS, &DISCONNECT, &UNSUBSCRIBE, &REVOKE, &REFRESH, &CONFIG];
+pub const ENDPOINTS: [&Endpoint; 10] =
+    [&CHANNELS, &CONNECTIONS, &DISCONNECT, &UNSUBSCRIBE, &REVOKE, &REFRESH, &CONFIG, &WEBHOOKS, &DEAD_LETTERS, &REPLAY];
 
 pub const CHANNELS: Endpoint = Endpoint::new("/v1/admin/channels", "GET");
 pub const CONNECTIONS: Endpoint = Endpoint::new("/v1/admin/connections", "GET");
@@ -14,6 +15,9 @@ pub const UNSUBSCRIBE: Endpoint = Endpoint::new("/v1/admin/unsubscribe", "POST")
 pub const REVOKE: Endpoint = Endpoint::new("/v1/admin/revoke", "POST");
 pub const REFRESH: Endpoint = Endpoint::new("/v1/admin/refresh", "POST");
 pub const CONFIG: Endpoint = Endpoint::new("/v1/admin/config", "GET");
+pub const WEBHOOKS: Endpoint = Endpoint::new("/v1/admin/webhooks", "GET");
+pub const DEAD_LETTERS: Endpoint = Endpoint::new("/v1/admin/webhooks/dead", "GET");
+pub const REPLAY: Endpoint = Endpoint::new("/v1/admin/webhooks/replay", "POST");
 
 /// Finds the endpoint of a path on the client port.
 ///

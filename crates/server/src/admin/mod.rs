@@ -10,6 +10,7 @@
 //! - [`filter`]: selects connections
 //! - [`nodes`]: questions to all nodes, and the answers of this node
 //! - [`revocations`]: revocations that outlive the node
+//! - [`webhooks`]: state of the webhooks, and their dead letters
 //!
 //! Source: docs/reference/admin.md.
 
@@ -21,12 +22,14 @@ mod nodes;
 mod requests;
 mod revocations;
 mod thread;
+mod webhooks;
 
 use std::sync::Arc;
 
 use millrace_engine::Engine;
 use millrace_node::Router;
 use millrace_transport::Question;
+use millrace_webhooks::Webhooks;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
@@ -43,6 +46,8 @@ pub struct Admin {
     pub site: Arc<Site>,
     pub auth: Arc<Auth>,
     pub engine: Arc<dyn Engine>,
+    /// The webhooks to the app's back end, if they are configured.
+    pub webhooks: Option<Arc<Webhooks>>,
     pub router: Arc<Router>,
     /// Current configuration without its secrets.
     pub config: watch::Receiver<Value>,

@@ -54,6 +54,12 @@ pub enum NodeQuestion {
     Readers {
         channels: Vec<String>,
     },
+    /// Asks for the state of the webhooks.
+    Webhooks {},
+    /// Reports channels with new events, which one of the nodes sends; see `millrace_webhooks`.
+    WebhooksChanged {
+        channels: Vec<String>,
+    },
 }
 
 /// Answers of all nodes, this one included, in order of their names.
@@ -145,6 +151,14 @@ impl Admin {
                 let channels = channels.iter().map(|name| ChannelName::parse(name));
                 let readers = channels.map(|name| Ok(self.router.readers(&name?)));
                 Ok(json!({ "readers": readers.collect::<Result<Vec<u32>, Error>>()? }))
+            }
+            NodeQuestion::Webhooks {} => Ok(json!(self.configured_webhooks()?.status())),
+            NodeQuestion::WebhooksChanged { channels } => {
+                if let Some(webhooks) = &self.webhooks {
+                    let channels = channels.iter().map(|name| ChannelName::parse(name));
+                    webhooks.on_changed(&channels.collect::<Result<Vec<_>, Error>>()?);
+                }
+                Ok(json!({}))
             }
         }
     }
@@ -251,6 +265,11 @@ mod tests {
                 r#"{"revoke":{"revoked":{"sub":{"subject":"a","before_s":7}},"until_s":9}}"#,
             ),
             (NodeQuestion::Readers { channels: vec!["a".into()] }, r#"{"readers":{"channels":["a"]}}"#),
+            (NodeQuestion::Webhooks {}, r#"{"webhooks":{}}"#),
+            (
+                NodeQuestion::WebhooksChanged { channels: vec!["a".into()] },
+                &millrace_webhooks::changed_question(&[ChannelName::parse("a").unwrap()]),
+            ),
         ] {
             assert_eq!(serde_json::to_string(&question).unwrap(), text);
             assert_eq!(serde_json::from_str::<NodeQuestion>(text).unwrap(), question);

@@ -6,7 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Admin,
-    endpoints::{CHANNELS, CONFIG, CONNECTIONS, DISCONNECT, REFRESH, REVOKE, UNSUBSCRIBE},
+    endpoints::{
+        CHANNELS, CONFIG, CONNECTIONS, DEAD_LETTERS, DISCONNECT, REFRESH, REPLAY, REVOKE, UNSUBSCRIBE, WEBHOOKS,
+    },
     filter::{ConnectionId, Filter},
     nodes::{Gathered, NodeQuestion},
 };
@@ -46,13 +48,22 @@ impl Admin {
         if endpoint == &CONNECTIONS {
             return self.connections(&query).await;
         }
+        if endpoint == &DEAD_LETTERS {
+            return self.dead_letters(&query).await;
+        }
         no_parameters()?;
+        if endpoint == &WEBHOOKS {
+            return self.webhooks_of_nodes().await;
+        }
         if endpoint == &CONFIG {
             return Ok(self.config.borrow().clone());
         }
         let body = object(&body)?;
         if endpoint == &REVOKE {
             return self.revoke(decode(body)?).await;
+        }
+        if endpoint == &REPLAY {
+            return self.replay(decode(body)?).await;
         }
         if endpoint == &DISCONNECT {
             let filter = named(decode(body)?)?;

@@ -63,13 +63,13 @@ impl Jobs {
 
 /// Handles operator requests until `stop` completes. They have a thread of their own: operators are answered while the
 /// shards are busy, and the shards serve clients while a long list is made. `read` is notified once the stored
-/// revocations apply.
+/// revocations apply. The listener is closed when `closes` completes.
 ///
 /// Errors: the runtime cannot be created, or cannot watch the listener.
 pub fn run(
     admin: Admin,
     (jobs, JobReceiver(mut receiver)): (Jobs, JobReceiver),
-    listener: Option<BoundTcp>,
+    (listener, closes): (Option<BoundTcp>, impl Future<Output = ()> + 'static),
     read: thread_mpsc::Sender<()>,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
@@ -80,10 +80,16 @@ pub fn run(
         let listener = listener.map(TcpListener::from_std).transpose()?;
         if let Some(listener) = listener {
             let admin = admin.clone();
-            spawn_local(millrace_transport::admin::serve(listener, move |parts, body| {
+            let serving = millrace_transport::admin::serve(listener, move |parts, body| {
                 let admin = admin.clone();
                 async move { admin.answer(parts, body).await }
-            }));
+            });
+            spawn_local(async move {
+                tokio::select! {
+                    () = serving => {}
+                    () = closes => {}
+                }
+            });
         }
         let following = admin.clone();
         spawn_local(async move { following.follow_revocations(|| _ = read.send(())).await });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use millrace_protocol::{Error, Grant};
 use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
 
 use super::{
     config::{Config, Rights, refused},
@@ -13,6 +14,8 @@ use super::{
 
 /// Maximum length of `sub`, `jti` and `kid`, in bytes.
 const NAME_BYTES_MAX: usize = 255;
+/// Maximum size of the information about a client, in bytes.
+const INFO_BYTES_MAX: usize = 4096;
 /// Maximum number of keys tried for a token that names no key.
 const TRIED_MAX: usize = 8;
 
@@ -45,6 +48,8 @@ pub struct Claims {
     pub iss: Option<String>,
     pub aud: Option<Audience>,
     pub millrace: Option<Rights>,
+    /// Information about the client for other members of a channel.
+    pub millrace_info: Option<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
@@ -158,7 +163,12 @@ impl Claims {
             }
             name => Ok(name.as_deref().map(Arc::from)),
         };
+        let info = self.millrace_info.as_ref().map(|info| info.get());
+        if info.is_some_and(|info| info.len() > INFO_BYTES_MAX) {
+            return Err(refused(format!("the token's `millrace_info` must have at most {INFO_BYTES_MAX} bytes")));
+        }
         let mut grant = Grant {
+            info: info.map(Arc::from),
             subject: name(&self.sub, "sub")?,
             id: name(&self.jti, "jti")?,
             expires_s: Some(exp.saturating_add(leeway)),

@@ -119,6 +119,8 @@ fn schema() -> Table {
         durable: Some(false),
         state: Some(false),
         keys_max: Some(0),
+        roster: Some(false),
+        roster_grace: Some(std::time::Duration::ZERO),
         anonymous: Vec::new(),
         hooks: crate::hooks::NamespaceConfig {
             subscribe: Some(String::new()),
@@ -126,6 +128,7 @@ fn schema() -> Table {
             rpc: Some(String::new()),
             on_failure: Some(Default::default()),
         },
+        webhooks: crate::webhooks::NamespaceConfig { events: Some(Vec::new()) },
     };
     config.namespaces.insert(ANY.into(), namespace);
     config.auth.api_keys.insert(ANY.into(), crate::auth::ApiKey::default());

@@ -49,8 +49,8 @@ pub const OTHER_VARIABLES: &[&str] = &[
 /// Keys whose values are always strings and never shown.
 const SECRETS: &[&str] = &["server.secret", "auth.secret", "admin.token", "turn.secret"];
 
-/// Key of a list of secrets. One secret needs no brackets.
-const SECRET_LIST: &str = "hooks.secrets";
+/// Keys of lists of secrets. One secret needs no brackets.
+const SECRET_LISTS: &[&str] = &["hooks.secrets", "webhooks.secrets"];
 
 /// An error in the configuration.
 #[derive(Debug, thiserror::Error)]
@@ -218,7 +218,7 @@ fn set(table: &mut Table, value: &Value) {
     let is_text = faults::is_text(&value.key);
     let parsed = parsed.filter(|parsed| !is_text || parsed.is_str());
     let parsed = parsed.filter(|_| !SECRETS.contains(&value.key.as_str()));
-    let parsed = parsed.filter(|parsed| value.key != SECRET_LIST || parsed.is_array());
+    let parsed = parsed.filter(|parsed| !SECRET_LISTS.contains(&value.key.as_str()) || parsed.is_array());
     let mut at = table;
     for section in path {
         let entry = at.entry(section.to_owned()).or_insert_with(|| Table::new().into());

@@ -11,11 +11,13 @@ pub use namespace::Namespace;
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
+use millrace_carcare::FLEET;
 use millrace_protocol::ChannelName;
 use millrace_transport::{
     Network,
     limits::{ForwardedHeader, Proxies},
 };
+use millrace_webhooks::{EventKind, EventSets};
 use serde::{Deserialize, Serialize};
 
 /// Minimum length of a secret, in bytes: a shorter one can be guessed.
@@ -36,9 +38,11 @@ pub struct Config {
     pub rtc: millrace_transport::RtcConfig,
     pub rooms: millrace_conference::RoomsConfig,
     pub turn: crate::turn::Config,
+    pub race: millrace_race::Config,
     pub engine: Engine,
     pub history: millrace_engine::HistoryConfig,
     pub hooks: crate::hooks::Config,
+    pub webhooks: crate::webhooks::Config,
     pub namespaces: BTreeMap<String, Namespace>,
     pub drain: Drain,
     pub log: Log,
@@ -207,8 +211,15 @@ impl Drain {
 /// Maximum history of a channel of the server itself, in bytes: 100,000 revocations of the longest names.
 const INTERNAL_BYTES_MAX: usize = 64 << 20;
 
+/// Maximum number of changes that a state of the server itself keeps in its log. It bounds the events about channels
+/// and connections that wait for a back end.
+const INTERNAL_COUNT_MAX: usize = 100_000;
+
 /// Allowed maximum numbers of keys of a state.
 const KEYS: std::ops::RangeInclusive<usize> = 1..=10_000_000;
+
+/// Longest time for which a member without a connection may stay in a roster.
+const GRACE_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// The defaults, with a comment for every key.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");
@@ -249,6 +260,15 @@ impl Config {
         if let Err((key, what)) = self.turn.check(self.server.listen) {
             return bad(key, what);
         }
+        if self.race.enabled == millrace_race::Mode::On
+            && (self.server.behind_proxy || !self.server.trusted_proxies.is_empty())
+        {
+            // The server trusts the forwarded header of its lanes like that of a proxy, and clients write it.
+            return bad(
+                "race.enabled",
+                "must be `auto` or `off` behind a proxy: the lanes pass headers that only the proxy may set",
+            );
+        }
         match self.admin.listen.parse::<SocketAddr>() {
             Err(_) if !self.admin.listen.is_empty() => {
                 return bad("admin.listen", "must be HOST:PORT, for example `127.0.0.1:8082`, or empty");
@@ -278,6 +298,7 @@ impl Config {
         }
         self.auth.check()?;
         self.hooks.check(&self.namespaces)?;
+        self.webhooks.check(self.hook_settings(), &self.webhook_namespaces())?;
         if let Some(name) = self.namespaces.keys().find(|name| name.contains('/') || ChannelName::parse(name).is_err())
         {
             return bad(&format!("namespaces.{name}"), "must be the first level of a channel name");
@@ -288,6 +309,13 @@ impl Config {
         }
         if let Some((name, _)) = self.namespaces.iter().find(|(_, own)| !KEYS.contains(&keys_max(own))) {
             return bad(&format!("namespaces.{name}.keys_max"), "must be from 1 to 10000000 keys");
+        }
+        let grace = |own: &Namespace| own.history(self.history).roster_grace;
+        if self.history.roster_grace > GRACE_MAX {
+            return bad("history.roster_grace", "must be at most 1h");
+        }
+        if let Some((name, _)) = self.namespaces.iter().find(|(_, own)| grace(own) > GRACE_MAX) {
+            return bad(&format!("namespaces.{name}.roster_grace"), "must be at most 1h");
         }
         if [self.drain.announce, self.drain.window, self.drain.window_max, self.drain.ticket].iter().any(|d| *d > DAY) {
             return bad("drain", "must have durations of at most 1day");
@@ -308,21 +336,82 @@ impl Config {
     }
 
     pub fn engine(&self) -> millrace_engine::Config {
+        let own = |(name, own): (&String, &Namespace)| (name.clone(), own.history(self.history));
+        let mut namespaces: BTreeMap<_, _> = self.namespaces.iter().map(own).collect();
+        // CarCare's list of cars is a keyed state, unless the operator has decided otherwise.
+        let is_state = self.namespaces.get(FLEET).and_then(|own| own.state).unwrap_or(true);
+        namespaces.entry(FLEET.into()).or_insert(self.history).state = is_state;
         millrace_engine::Config {
             history: self.history,
-            namespaces: self.namespaces.iter().map(|(name, own)| (name.clone(), own.history(self.history))).collect(),
+            namespaces,
             internal: millrace_engine::HistoryConfig {
                 count_max: self.auth.revoked_max,
                 bytes_max: INTERNAL_BYTES_MAX,
                 age_max: self.auth.revocation_lifetime(),
                 ..millrace_engine::HistoryConfig::default()
             },
+            internal_states: self.uses_states().then(|| millrace_engine::HistoryConfig {
+                count_max: INTERNAL_COUNT_MAX,
+                bytes_max: INTERNAL_BYTES_MAX,
+                age_max: DAY,
+                state: true,
+                keys_max: self.engine.channels_max.max(1),
+                ..millrace_engine::HistoryConfig::default()
+            }),
             reserved: vec!["rooms".into()],
             channels_max: self.engine.channels_max,
             history_bytes_max: self.engine.history_bytes_max,
             wait: self.engine.wait,
             prefix: self.engine.prefix.clone(),
         }
+    }
+
+    /// Returns the settings of `[hooks]` that apply to webhooks, too.
+    pub fn hook_settings(&self) -> crate::webhooks::HookSettings<'_> {
+        let crate::hooks::Config { secrets, allow_http, ca, .. } = &self.hooks;
+        crate::webhooks::HookSettings { secrets, allow_http: *allow_http, ca }
+    }
+
+    /// Returns the overrides of `[webhooks]` per namespace.
+    pub fn webhook_namespaces(&self) -> crate::webhooks::Namespaces<'_> {
+        self.namespaces.iter().map(|(name, own)| (name.as_str(), &own.webhooks)).collect()
+    }
+
+    /// Returns the events that the app's back end wants.
+    fn event_sets(&self) -> EventSets {
+        self.webhooks.event_sets(&self.webhook_namespaces())
+    }
+
+    /// Returns true if the server itself needs keyed states: for lists, or for webhooks.
+    fn uses_states(&self) -> bool {
+        self.keeps_lists() || !self.webhooks.url.is_empty()
+    }
+
+    /// Returns true if the nodes keep any list: rosters, and the channels and connections that webhooks report.
+    pub fn keeps_lists(&self) -> bool {
+        let events = self.event_sets();
+        self.history.roster
+            || self.namespaces.values().any(|own| own.history(self.history).roster)
+            || events.wants_any(EventKind::Channel)
+            || events.all.contains(EventKind::Connection)
+    }
+
+    /// Returns which lists this node keeps, or `None` if none.
+    pub fn lists(&self) -> Option<millrace_presence::Wanted> {
+        if !self.keeps_lists() {
+            return None;
+        }
+        let (engine, events) = (self.engine(), self.event_sets());
+        let roster_grace_ms = move |channel: &ChannelName| {
+            let history = engine.of(channel);
+            history.roster.then_some(history.roster_grace.as_millis() as u64)
+        };
+        Some(millrace_presence::Wanted {
+            roster_grace_ms: Box::new(roster_grace_ms),
+            connections: events.all.contains(EventKind::Connection),
+            is_channel_listed: Box::new(move |channel| events.wants(EventKind::Channel, channel.as_str())),
+            channels_grace_ms: self.webhooks.grace.as_millis() as u64,
+        })
     }
 
     /// Returns the permissions without a token, per namespace.
@@ -350,6 +439,7 @@ impl Config {
             config.auth.jwks = format!("{url}?(hidden)");
         }
         config.hooks.hide_secrets();
+        config.webhooks.hide_secrets();
         config.namespaces.values_mut().for_each(|namespace| namespace.hooks.hide_secrets());
         let (own, turn) = (&mut config.server.secret, &mut config.turn.secret);
         for secret in [own, turn, &mut config.auth.secret, &mut config.admin.token] {
@@ -411,6 +501,11 @@ mod tests {
         config.server.secret = Secret::from("short");
         let error = config.check().unwrap_err().to_string();
         assert!(error.contains("server.secret") && !error.contains("short"), "{error}");
+        let mut config = Config::default();
+        config.race.enabled = millrace_race::Mode::On;
+        assert!(config.check().is_ok());
+        config.server.behind_proxy = true;
+        assert!(config.check().unwrap_err().to_string().contains("race.enabled"));
         for (level, is_good) in
             [("info", true), ("warn,millrace_node=trace", true), ("inof", false), ("info,hyper=", false)]
         {

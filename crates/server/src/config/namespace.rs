@@ -15,14 +15,19 @@ pub struct Namespace {
     pub durable: Option<bool>,
     pub state: Option<bool>,
     pub keys_max: Option<usize>,
+    pub roster: Option<bool>,
+    #[serde(with = "humantime_serde")]
+    pub roster_grace: Option<Duration>,
     /// Permissions without a token.
     pub anonymous: Vec<Permission>,
     #[serde(skip_serializing_if = "is_default")]
     pub hooks: crate::hooks::NamespaceConfig,
+    #[serde(skip_serializing_if = "is_default")]
+    pub webhooks: crate::webhooks::NamespaceConfig,
 }
 
-fn is_default(hooks: &crate::hooks::NamespaceConfig) -> bool {
-    *hooks == Default::default()
+fn is_default<T: Default + PartialEq>(section: &T) -> bool {
+    *section == T::default()
 }
 
 impl Namespace {
@@ -34,6 +39,8 @@ impl Namespace {
             durable: self.durable.unwrap_or(all.durable),
             state: self.state.unwrap_or(all.state),
             keys_max: self.keys_max.unwrap_or(all.keys_max),
+            roster: self.roster.unwrap_or(all.roster),
+            roster_grace: self.roster_grace.unwrap_or(all.roster_grace),
         }
     }
 }

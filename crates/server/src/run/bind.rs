@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket},
     sync::Arc,
 };
 
@@ -12,8 +12,14 @@ use rustix::{
     net::{self, AddressFamily, SocketType},
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
+use tokio::sync::watch;
 
-use crate::{Config, tls::Tls, turn::Turn};
+use crate::{
+    Config,
+    tls::Tls,
+    turn::Turn,
+    upgrade::{Opener, Seed, SocketSet},
+};
 
 /// Bound sockets that are not served yet.
 pub struct Sockets {
@@ -27,6 +33,10 @@ pub struct Sockets {
     /// Listener for HAProxy's agent check.
     pub agent: Option<TcpListener>,
     pub admin: Option<TcpListener>,
+    /// Duplicates of all listening sockets, for the next process.
+    pub kept: SocketSet,
+    /// True once the next process has taken over.
+    pub handed_over: watch::Sender<bool>,
 }
 
 impl Sockets {
@@ -36,43 +46,93 @@ impl Sockets {
     }
 }
 
-/// Binds the sockets, loads the certificate, and creates the limits that all sockets share.
+/// Binds the sockets, loads the certificate, and creates the limits that all sockets share. Sockets of an old process
+/// (`inherited`) are used again if they have the configured address.
 ///
 /// Errors: an address that is in use or not an address of this machine, or an unusable certificate.
-pub fn bind(config: &Config) -> anyhow::Result<(Sockets, Option<Tls>, Arc<Limits>)> {
+pub fn bind(config: &Config, inherited: SocketSet, seed: &Seed) -> anyhow::Result<(Sockets, Option<Tls>, Arc<Limits>)> {
     let (server, shards) = (&config.server, config.shards());
     let limits = Limits::behind(server.proxies(), &config.limits, raise_descriptor_limit());
-    let listeners = check_free(server.listen).and_then(|()| Listener::bind(server.listen, shards));
-    let listeners = listeners.with_context(|| taken(server.listen))?;
+    let (mut opener, handed_over) = (Opener { inherited, ..Opener::default() }, watch::Sender::new(false));
+    let listeners = listen(&mut opener, server.listen, shards).with_context(|| taken(server.listen))?;
     let address = listeners[0].address()?;
     let tls = Tls::load(&config.tls, shards).context("cannot set up TLS")?;
     let udp = match server.udp.as_str() {
         "" => None,
-        address => Some(bind_udp(address.parse()?).with_context(|| format!("cannot receive datagrams on {address}"))?),
+        address => {
+            let wanted = address.parse()?;
+            let socket = opener.open("udp", wanted, || bind_udp(wanted));
+            Some(socket.with_context(|| format!("cannot receive datagrams on {address}"))?)
+        }
     };
     let own = own_addresses();
     let rtc = match config.rtc.address(server.listen).map_err(|what| anyhow::anyhow!("`rtc.listen` {what}"))? {
-        Some(address) => RtcPort::bind(&config.rtc, address, shards, &own)
+        Some(address) => open_rtc((&mut opener, &handed_over), config, address, shards, &own)
             .with_context(|| format!("cannot receive data channels on {address}"))?,
         None => Vec::new(),
     };
-    let agent = bind_optional(&server.agent, "answer agent checks")?;
-    let admin = bind_optional(&config.admin.listen, "serve the admin API")?;
-    let turn = Turn::open(config, &own, tls.as_ref(), limits.clone())?;
-    Ok((Sockets { address, listeners, udp, rtc, turn, agent, admin }, tls, limits))
+    let agent = open_optional(&mut opener, "agent", &server.agent, "answer agent checks")?;
+    let admin = open_optional(&mut opener, "admin", &config.admin.listen, "serve the admin API")?;
+    let turn = Turn::open(config, &own, tls.as_ref(), limits.clone(), (&mut opener, handed_over.subscribe()), seed)?;
+    Ok((Sockets { address, listeners, udp, rtc, turn, agent, admin, kept: opener.kept, handed_over }, tls, limits))
 }
 
-/// Binds a TCP listener, unless the address is empty. `purpose` completes the sentence "cannot … on ADDRESS".
-fn bind_optional(address: &str, purpose: &str) -> anyhow::Result<Option<TcpListener>> {
+/// Opens one listener per shard.
+///
+/// Errors: see [`bind`].
+fn listen(opener: &mut Opener, address: SocketAddr, shards: usize) -> io::Result<Vec<Listener>> {
+    let mut address = address;
+    let mut listeners = Vec::with_capacity(shards);
+    for shard in 0..shards {
+        let bind = || {
+            if shard == 0 {
+                check_free(address)?;
+            }
+            Listener::bind_socket(address, shards)
+        };
+        let socket = opener.open(&format!("http/{shard}"), address, bind)?;
+        address = socket.local_addr()?;
+        listeners.push(Listener::new(socket));
+    }
+    Ok(listeners)
+}
+
+/// Opens the datagram ports of all shards.
+///
+/// Errors: see [`bind`].
+fn open_rtc(
+    (opener, handed_over): (&mut Opener, &watch::Sender<bool>),
+    config: &Config,
+    address: SocketAddr,
+    shards: usize,
+    own: &[IpAddr],
+) -> io::Result<Vec<RtcPort>> {
+    let open = |shard| {
+        let name = format!("rtc/{shard}");
+        let (address, rtc) = (RtcPort::address_of(address, shard)?, &config.rtc);
+        let bind = || RtcPort::bind_sockets(rtc, address);
+        let (socket, streams) = opener.open_pair(&name, address, rtc.tcp, bind)?;
+        let mut port = RtcPort::new(rtc, shards, own, socket, streams)?;
+        port.relay = Some(opener.open_relay(&name, handed_over.subscribe())?);
+        Ok(port)
+    };
+    (0..shards).map(open).collect()
+}
+
+/// Opens a TCP listener, unless the address is empty. `purpose` completes the sentence "cannot … on ADDRESS".
+fn open_optional(opener: &mut Opener, name: &str, address: &str, purpose: &str) -> anyhow::Result<Option<TcpListener>> {
     if address.is_empty() {
         return Ok(None);
     }
-    let bind = || {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        Ok::<_, io::Error>(listener)
+    let mut open = || {
+        let wanted = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        opener.open(name, wanted, || {
+            let listener = TcpListener::bind(wanted)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        })
     };
-    bind().map(Some).with_context(|| format!("cannot {purpose} on {address}"))
+    open().map(Some).with_context(|| format!("cannot {purpose} on {address}"))
 }
 
 /// Returns the addresses of this machine, without loopback.

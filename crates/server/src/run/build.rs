@@ -3,18 +3,21 @@
 use std::{
     io,
     sync::{Arc, atomic::AtomicBool},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context as _;
 use millrace_engine::Engine;
 use millrace_hooks::Hooks;
 use millrace_node::Router;
+use millrace_presence::{Consumer, Presence};
 use millrace_protocol::ticket::TicketKey;
+use millrace_race::{Opening, Race, Target};
 use millrace_transport::{
-    Limits,
+    Limits, RtcPort,
     access::{Access, unix_s},
 };
+use millrace_webhooks::Webhooks;
+use tokio::sync::mpsc;
 
 use super::bind::{Sockets, urls};
 use crate::{
@@ -24,6 +27,8 @@ use crate::{
     pages::Site,
     secure,
     tls::Tls,
+    upgrade::{Seed, Takeover},
+    webhooks::ListEvents,
 };
 
 /// State that the threads of the server share.
@@ -39,16 +44,51 @@ pub struct Services {
     pub auth: Arc<Auth>,
     pub access: Arc<Access>,
     pub hooks: Option<Arc<Hooks>>,
+    pub webhooks: Option<Arc<Webhooks>>,
+    /// Name of this node, new at every start.
+    pub node: String,
+    /// The lists that the nodes keep, if any.
+    pub presence: Option<Arc<Presence>>,
+    /// The lanes of the race page, and the queue of those that open.
+    pub race: Option<Arc<Race>>,
+    pub race_openings: Option<mpsc::Receiver<Opening>>,
 }
 
-/// Opens the engine, reads the keys of tokens, starts the hooks, and creates the pages.
+/// Reads the keys of tokens, starts the hooks, opens the engine, and creates the pages. With `takeover`, the engine
+/// continues that of the old process. What can fail comes before, so that the old process can go on.
 ///
 /// Errors: an engine that cannot be opened, or an unreadable file of keys or certificates.
-pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<Limits>) -> anyhow::Result<Services> {
+pub fn build(
+    config: &Config,
+    sockets: &Sockets,
+    tls: Option<&Tls>,
+    limits: Arc<Limits>,
+    seed: &Seed,
+    takeover: Option<&mut Takeover>,
+) -> anyhow::Result<Services> {
     let shards = sockets.listeners.len();
-    let router = Arc::new(Router::with_namespaces(shards, config.namespaces.keys().map(String::as_str)));
-    let engine = millrace_engine::open(&config.engine.url, config.engine(), router.clone(), unix_ms)
-        .context("the engine (`engine.url`) cannot be opened")?;
+    let ca = crate::tls::given_out(&config.tls)?;
+    let hooks = config.hooks.start(&config.namespaces)?;
+    let auth = Arc::new(Auth::new(&config.auth, &config.anonymous(), unix_s).context("`[auth]`")?);
+    let router = Router::with_namespaces(shards, config.namespaces.keys().map(String::as_str));
+    let router = Arc::new(if takeover.is_some() { router.with_tap() } else { router });
+    let old_node = takeover.as_ref().map(|takeover| takeover.old_node().to_owned());
+    let inherited = takeover.map(Takeover::receive_engine).transpose()?;
+    let engine = millrace_engine::open_with(
+        &config.engine.url,
+        config.engine(),
+        router.clone(),
+        millrace_engine::unix_ms,
+        inherited,
+    )
+    .context("the engine (`engine.url`) cannot be opened")?;
+    let node = node_name(&engine)?;
+    let webhooks = config.webhooks.start(config.hook_settings(), &config.webhook_namespaces(), engine.clone())?;
+    let consumer = webhooks.as_ref().map(|webhooks| Arc::new(ListEvents(webhooks.clone())) as Arc<dyn Consumer>);
+    let start = |wanted| Presence::start(&node, engine.clone(), wanted, consumer.clone()).map(Arc::new);
+    let presence = config.lists().map(start).transpose()?;
+    presence.iter().for_each(|presence| presence.share_with(old_node.as_deref()));
+    router.set_node(&node, presence.as_ref().map(|presence| presence.observer()));
     let metrics: Vec<ShardMetrics> = (0..shards).map(|_| ShardMetrics::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));
     let name = millrace_engine::shown_url(&config.engine.url);
@@ -57,13 +97,14 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
     let shown = NodeMetrics { shards: metrics.clone(), router: router.clone() };
     let mut site = Site::new(urls, udp, name, engine.clone(), shown, limits.clone(), ready.clone());
     site.public_metrics = config.server.public_metrics || secure::is_open(config);
-    site.ca = crate::tls::given_out(&config.tls)?;
+    site.ca = ca;
     site.acme = tls.and_then(Tls::acme);
-    let hooks = config.hooks.start(&config.namespaces)?;
     site.hooks.clone_from(&hooks);
+    site.webhooks.clone_from(&webhooks);
+    let (race, race_openings) = race(config, sockets)?.unzip();
+    site.race.clone_from(&race);
     site.turn = sockets.turn.server.as_ref().map(|server| server.metrics.clone());
-    let tickets = Arc::new(ticket_key(config)?);
-    let auth = Arc::new(Auth::new(&config.auth, &config.anonymous(), unix_s).context("`[auth]`")?);
+    let tickets = Arc::new(ticket_key(config, seed));
     let access = Arc::new(Access {
         authority: auth.clone(),
         cookie: config.auth.cookie.clone(),
@@ -72,20 +113,45 @@ pub fn build(config: &Config, sockets: &Sockets, tls: Option<&Tls>, limits: Arc<
         behind_proxy: config.server.behind_proxy,
         is_https: tls.is_some() && !config.server.behind_proxy,
     });
-    Ok(Services { router, engine, metrics, ready, limits, site: Arc::new(site), tickets, auth, access, hooks })
+    site.presence.clone_from(&presence);
+    let site = Arc::new(site);
+    Ok(Services {
+        router,
+        engine,
+        metrics,
+        ready,
+        limits,
+        site,
+        tickets,
+        auth,
+        access,
+        hooks,
+        webhooks,
+        node,
+        presence,
+        race,
+        race_openings,
+    })
 }
 
-/// Returns the key of resume tickets: derived from the configured secret, or else random.
-fn ticket_key(config: &Config) -> anyhow::Result<TicketKey> {
-    let secret = config.server.secret.as_bytes();
-    if !secret.is_empty() {
-        return Ok(TicketKey::new(secret));
+/// Creates the lanes of the race page, if the configuration allows them.
+fn race(config: &Config, sockets: &Sockets) -> io::Result<Option<(Arc<Race>, mpsc::Receiver<Opening>)>> {
+    let Some(control) = config.race.control(secure::is_open(config)) else { return Ok(None) };
+    let datagrams = sockets.rtc.iter().map(RtcPort::address).collect::<io::Result<_>>()?;
+    let (race, openings) = Race::new(Target { address: sockets.address, datagrams }, control);
+    Ok(Some((Arc::new(race), openings)))
+}
+
+/// Returns the name of this node: the engine's, or a random one.
+fn node_name(engine: &Arc<dyn Engine>) -> io::Result<String> {
+    match engine.node() {
+        Some(node) => Ok(node.to_owned()),
+        None => Ok(format!("{:016x}", getrandom::u64().map_err(io::Error::other)?)),
     }
-    let mut chance = [0; 32];
-    getrandom::fill(&mut chance).map_err(io::Error::other)?;
-    Ok(TicketKey::new(&chance))
 }
 
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+/// Returns the key of resume tickets: derived from the configured secret, or else from a random one.
+fn ticket_key(config: &Config, seed: &Seed) -> TicketKey {
+    let secret = config.server.secret.as_bytes();
+    TicketKey::new(if secret.is_empty() { seed.as_bytes() } else { secret })
 }

@@ -1,5 +1,5 @@
-//! Starts the threads of the server: one per shard, and one each for the TURN server, the admin API, the renewal of
-//! certificates, and the limit of memory.
+//! Starts the threads of the server: one per shard, and one each for the TURN server, the admin API, the race, the
+//! renewal of certificates, and the limit of memory.
 
 use std::{
     io,
@@ -16,10 +16,11 @@ use millrace_delivery::Hub;
 use millrace_engine::Engine;
 use millrace_node::{Router, Shard};
 use millrace_protocol::ticket::TicketKey;
+use millrace_race::{Race, RaceRoutes};
 use millrace_transport::{
     Admission, Context, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets,
     access::{Access, unix_s},
-    admission::hooks::Hooks,
+    admission::{hooks::Hooks, webhooks::PublicationEvents},
     serve,
 };
 use serde_json::Value;
@@ -62,6 +63,8 @@ pub struct Controls {
     pub shown: watch::Sender<Value>,
     /// True once a shard or the TURN server has ended.
     pub ended: watch::Sender<bool>,
+    /// True once another process serves the listening sockets.
+    pub handed_over: watch::Sender<bool>,
 }
 
 impl Controls {
@@ -69,6 +72,16 @@ impl Controls {
     fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut stop = self.stop.subscribe();
         async move { drop(stop.wait_for(|stop| *stop).await) }
+    }
+
+    /// Returns a future that completes when another process serves the listening sockets.
+    fn handed_over(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut handed_over = self.handed_over.subscribe();
+        async move {
+            if handed_over.wait_for(|handed_over| *handed_over).await.is_err() {
+                std::future::pending().await
+            }
+        }
     }
 }
 
@@ -95,15 +108,16 @@ impl Drop for Ends {
 /// Starts the threads. Each serves its sockets until [`Threads::stop`].
 ///
 /// Errors: a thread that the system refuses.
-pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option<&Tls>) -> anyhow::Result<Threads> {
+pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Option<&Tls>) -> anyhow::Result<Threads> {
+    let Sockets { listeners, mut udp, rtc, turn, mut agent, admin: admin_listener, handed_over, .. } = sockets;
     let controls = Controls {
         stop: watch::Sender::new(false),
         draining: watch::Sender::new(None),
         limits: watch::Sender::new(config.limits.clone()),
         shown: watch::Sender::new(config.shown()),
         ended: watch::Sender::new(false),
+        handed_over,
     };
-    let Sockets { listeners, mut udp, rtc, turn, mut agent, admin: admin_listener, .. } = sockets;
     let (questions, asked): (Vec<_>, Vec<_>) =
         listeners.iter().map(|_| mpsc::channel::<Question>(QUESTIONS_MAX)).unzip();
     let (room_questions, rooms_asked): (Vec<_>, Vec<_>) =
@@ -117,16 +131,17 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
         site: services.site.clone(),
         auth: services.auth.clone(),
         engine: services.engine.clone(),
+        webhooks: services.webhooks.clone(),
         router: services.router.clone(),
         config: controls.shown.subscribe(),
         shards: questions,
-        node: node_name(&services.engine)?,
+        node: services.node.clone(),
         now_s: unix_s,
     };
     let (read, revocations_read) = thread_mpsc::channel();
-    let (queue, stopped) = ((jobs.clone(), receiver), controls.stopped());
+    let (queue, stopped, handed_over) = ((jobs.clone(), receiver), controls.stopped(), controls.handed_over());
     handles.push(thread("admin", move || {
-        if let Err(error) = admin::run(operators, queue, admin_listener, read, stopped) {
+        if let Err(error) = admin::run(operators, queue, (admin_listener, handed_over), read, stopped) {
             tracing::error!(%error, "the thread for operator requests failed");
         }
     })?);
@@ -161,6 +176,8 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
             access: services.access.clone(),
             limits: services.limits.clone(),
             hooks: services.hooks.clone().map(|hooks| hooks as Arc<dyn Hooks>),
+            publication_events: services.webhooks.as_ref().and_then(|webhooks| webhooks.publications()),
+            race: services.race.clone(),
             ready: services.ready.clone(),
             draining: controls.draining.subscribe(),
             config: controls.limits.subscribe(),
@@ -183,6 +200,14 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
             }
         })?);
     }
+    if let Some(openings) = services.race_openings.take() {
+        let stopped = controls.stopped();
+        handles.push(thread("race", move || {
+            if let Err(error) = millrace_race::run(openings, stopped) {
+                tracing::error!(%error, "the thread of the race failed");
+            }
+        })?);
+    }
     if let Some(tls) = tls {
         handles.extend(tls.keep_certified(controls.stopped())?);
     }
@@ -191,14 +216,6 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &Services, tls: Option
         (config.limits.memory_bytes_max, services.limits.clone(), services.engine.clone());
     handles.push(thread("memory", move || memory::watch(bytes_max, &limits, &engine, &watched))?);
     Ok(Threads { controls, handles, memory })
-}
-
-/// Returns the name of this node in the answers to operators.
-fn node_name(engine: &Arc<dyn Engine>) -> io::Result<String> {
-    match engine.node() {
-        Some(node) => Ok(node.to_owned()),
-        None => Ok(format!("{:016x}", getrandom::u64().map_err(io::Error::other)?)),
-    }
 }
 
 fn thread(name: impl Into<String>, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
@@ -229,6 +246,8 @@ struct ShardThread {
     access: Arc<Access>,
     limits: Arc<Limits>,
     hooks: Option<Arc<dyn Hooks>>,
+    publication_events: Option<Arc<dyn PublicationEvents>>,
+    race: Option<Arc<Race>>,
     ready: Arc<AtomicBool>,
     draining: watch::Receiver<Option<Drain>>,
     config: watch::Receiver<millrace_transport::Config>,
@@ -251,13 +270,15 @@ impl ShardThread {
             spawn_local(agent::serve(TcpListener::from_std(listener)?, self.ready, self.router.clone()));
         }
         let shard = Shard::new(self.id, self.router, self.engine, hub, sockets, delivery);
-        let admission = Admission::new(config, self.draining, self.tickets, self.access, self.limits, self.hooks);
+        let (hooks, events) = (self.hooks, self.publication_events);
+        let admission = Admission::new(config, self.draining, self.tickets, self.access, self.limits, hooks, events);
         let conference =
             Conference::new(shard.clone(), admission.clone(), self.rooms, self.relays, self.room_questions);
         spawn_local(conference.clone().answer_questions(self.rooms_asked));
         let context = Context::new(shard, admission, self.site);
         context.add_routes(Rc::new(ConferenceRoutes(conference)));
         context.add_routes(Rc::new(CarCare));
+        context.add_routes(Rc::new(RaceRoutes(self.race)));
         context.add_routes(Rc::new(AdminRoutes(self.jobs)));
         let (configured, mut changing) = (context.clone(), self.config);
         spawn_local(async move {

@@ -5,17 +5,19 @@
 //! - [`limits`]: connections, quotas, queued bytes and memory
 //! - [`hooks`]: questions to the app's back end
 //! - [`publish`]: the one decision whether a publication may enter
+//! - [`webhooks`]: reports publications that are events for the app's back end
 
 pub mod access;
 mod body;
 pub mod hooks;
 pub mod limits;
 mod publish;
+pub mod webhooks;
 
 use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
 use http::request::Parts;
-use millrace_protocol::{Error, ticket::TicketKey};
+use millrace_protocol::{ChannelName, Error, ticket::TicketKey};
 use tokio::sync::watch;
 
 pub(crate) use body::discard;
@@ -27,8 +29,9 @@ use crate::{
     http::{Body, Response},
 };
 use access::{Access, Caller};
-use hooks::Hooks;
+use hooks::{Hook, Hooks};
 use limits::{ForwardedFor, Limits, ReaderSlot};
+use webhooks::PublicationEvents;
 
 /// Parameters of a drain, set when the server shuts down.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +50,8 @@ pub struct Admission {
     pub tickets: Arc<TicketKey>,
     /// The app's back end, if any of its hooks is configured.
     hooks: Option<Arc<dyn Hooks>>,
+    /// Receiver of publications that are events, if any namespace has such.
+    publication_events: Option<Arc<dyn PublicationEvents>>,
     config: RefCell<Rc<Config>>,
     /// Set when the server drains.
     draining: watch::Receiver<Option<Drain>>,
@@ -60,8 +65,23 @@ impl Admission {
         access: Arc<Access>,
         limits: Arc<Limits>,
         hooks: Option<Arc<dyn Hooks>>,
+        publication_events: Option<Arc<dyn PublicationEvents>>,
     ) -> Rc<Self> {
-        Rc::new(Self { access, limits, tickets, hooks, config: RefCell::new(Rc::new(config)), draining })
+        let config = RefCell::new(Rc::new(config));
+        Rc::new(Self { access, limits, tickets, hooks, publication_events, config, draining })
+    }
+
+    /// Returns the receiver of the publications of a channel if they are events. Cost without webhooks: one branch.
+    #[inline]
+    pub fn publication_events(&self, channel: &str) -> Option<&Arc<dyn PublicationEvents>> {
+        self.publication_events.as_ref().filter(|events| events.wants(channel))
+    }
+
+    /// Returns true if a publication may have to wait before it enters: for the app's back end, or for the registration
+    /// of the channel.
+    pub(crate) fn may_delay(&self, channel: &ChannelName) -> bool {
+        let name = channel.as_str();
+        self.hooks(Hook::Publish, name).is_some() || self.publication_events(name).is_some()
     }
 
     /// Returns the current settings. A caller that keeps the `Rc` continues with these settings.

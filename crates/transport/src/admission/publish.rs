@@ -21,6 +21,7 @@ use super::{
     Admission,
     access::Caller,
     hooks::{Hook, HookClient, Hooks},
+    webhooks::PublicationEvents,
 };
 
 /// A channel that a caller may publish to, and the holder whose quota pays for it.
@@ -130,28 +131,52 @@ pub fn publish<'a, S: Sockets>(
     if let Err(error) = check_size(bytes_max, bytes).and_then(|()| publisher.take_quota(bytes)) {
         return Publishing::Decided(Answer::now(Err(refused(shard, target, error))));
     }
-    let hooks = publisher.admission().and_then(|admission| admission.hooks(Hook::Publish, target.channel.as_str()));
-    match hooks.cloned() {
-        None => Publishing::Decided(append(shard, publisher, target, publication)),
-        Some(hooks) => {
-            Publishing::Asked(Box::pin(ask_and_append(shard, publisher, bytes_max, target, publication, hooks)))
+    let name = target.channel.as_str();
+    let (hooks, events) = match publisher.admission() {
+        Some(admission) => (admission.hooks(Hook::Publish, name), admission.publication_events(name)),
+        None => (None, None),
+    };
+    match (hooks, events) {
+        (None, None) => Publishing::Decided(append(shard, publisher, target, publication)),
+        (hooks, events) => {
+            let back_end = BackEnd { hooks: hooks.cloned(), events: events.cloned(), bytes_max };
+            Publishing::Asked(Box::pin(back_end.publish(shard, publisher, target, publication)))
         }
     }
 }
 
-/// Asks the back end, then appends the publication with the payload that the back end has returned.
-async fn ask_and_append<S: Sockets>(
-    shard: &Rc<Shard<S>>,
-    publisher: &(impl Publisher + ?Sized),
+/// The app's back end, which decides about a publication, is notified of it, or both.
+struct BackEnd {
+    hooks: Option<Arc<dyn Hooks>>,
+    events: Option<Arc<dyn PublicationEvents>>,
     bytes_max: usize,
-    target: &mut PublishTarget,
-    publication: NewPublication,
-    hooks: Arc<dyn Hooks>,
-) -> Result<Position, Error> {
-    let asked = hooks.publish(publisher.client(), target.channel.clone(), publication).await;
-    let checked = asked.and_then(|publication| check_size(bytes_max, publication.data.len()).map(|()| publication));
-    let publication = checked.map_err(|error| refused(shard, target, error))?;
-    append(shard, publisher, target, publication).await
+}
+
+impl BackEnd {
+    /// Asks the back end, then appends the publication with the payload that the back end has returned. The channel is
+    /// registered for webhooks before, so that the event is not lost.
+    async fn publish<S: Sockets>(
+        self,
+        shard: &Rc<Shard<S>>,
+        publisher: &(impl Publisher + ?Sized),
+        target: &mut PublishTarget,
+        mut publication: NewPublication,
+    ) -> Result<Position, Error> {
+        if let Some(hooks) = &self.hooks {
+            let asked = hooks.publish(publisher.client(), target.channel.clone(), publication).await;
+            let checked =
+                asked.and_then(|publication| check_size(self.bytes_max, publication.data.len()).map(|()| publication));
+            publication = checked.map_err(|error| refused(shard, target, error))?;
+        }
+        if let Some(registering) = self.events.as_ref().and_then(|events| events.register(&target.channel)) {
+            registering.await;
+        }
+        let position = append(shard, publisher, target, publication).await?;
+        if let Some(events) = &self.events {
+            events.published(&target.channel);
+        }
+        Ok(position)
+    }
 }
 
 fn append<S: Sockets>(

@@ -26,11 +26,7 @@ use tokio::io::unix::AsyncFd;
 use super::{ConnectionProtocol, ConnectionTimers, connection_id, send_text};
 use crate::{
     Shard,
-    admission::{
-        Admission,
-        hooks::{Hook, HookClient},
-        limits::Direction,
-    },
+    admission::{Admission, hooks::HookClient, limits::Direction},
     tls::Received,
 };
 
@@ -255,8 +251,7 @@ impl EventLoop {
             if let ConnectionProtocol::Bare { target: Some(target) } = &socket.protocol {
                 self.shard.engine.expect(target.slot());
                 // The publications of one read are queued while the app's back end is asked for them.
-                let is_asked = self.admission.hooks(Hook::Publish, target.channel().as_str()).is_some();
-                if is_asked && socket.decoder.buffered_bytes() == 0 {
+                if self.admission.may_delay(target.channel()) && socket.decoder.buffered_bytes() == 0 {
                     most = READ_COMMANDS_BYTES;
                 }
             }

@@ -43,6 +43,6 @@ pub fn end(shard: &Rc<Shard>, id: ConnId, close_code: u16, error: &Error) {
         encoding.encode_denied(&mut last, close_code, error);
         hub.close(id, &last, sockets);
         // The connection is still read until its last message has been sent, so revoke its permissions now.
-        sockets.grants.remove(id);
+        sockets.remove_caller(id);
     });
 }

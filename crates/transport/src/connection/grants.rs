@@ -60,12 +60,14 @@ impl Grants {
         Some(first.1)
     }
 
-    pub fn remove(&mut self, id: ConnId) {
-        let Some(expires_s) = self.get(id).map(|caller| caller.grant.expires_s) else { return };
+    /// Removes the caller of a connection. Returns false if it had none.
+    pub fn remove(&mut self, id: ConnId) -> bool {
+        let Some(expires_s) = self.get(id).map(|caller| caller.grant.expires_s) else { return false };
         if let Some(expires_s) = expires_s {
             self.ends.remove(&(expires_s, id));
         }
         self.callers[id.slot as usize] = None;
+        true
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (ConnId, &Caller)> {

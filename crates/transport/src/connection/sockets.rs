@@ -7,7 +7,7 @@ use std::{io, ops::Range, os::fd::OwnedFd, rc::Rc, sync::Arc, time::Duration};
 use bytes::BytesMut;
 use millrace_delivery::{ConnId, Wire, prefetch};
 use millrace_engine::LogRateLimit;
-use millrace_node::Metrics;
+use millrace_node::{Client, Metrics, ShardObserver};
 use millrace_protocol::{Transport, session::Policy};
 use rustix::{
     event::epoll::{self, EventData, EventFlags},
@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{Calls, CommandQueue, ConnectionProtocol, Grants, Http1Connection, VirtualConnection};
 use crate::{
     SocketMetrics,
-    admission::limits::ConnectionQuotas,
+    admission::{access::Caller, limits::ConnectionQuotas},
     tls::{Received, Session},
 };
 
@@ -31,6 +31,7 @@ pub struct Sockets {
     endpoints: Vec<Option<Endpoint>>,
     /// Permissions of each connection.
     pub(crate) grants: Grants,
+    observer: Option<ShardObserver>,
     /// Remote procedure calls of each connection.
     pub(crate) calls: Calls,
     /// Quotas in use by each connection. They are stored separately because they are seldom needed.
@@ -77,8 +78,8 @@ impl Sockets {
     /// Creates the connections of a shard. Errors: the kernel cannot create an epoll descriptor.
     pub fn new(metrics: Arc<SocketMetrics>) -> io::Result<Self> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let (endpoints, grants, calls, members, turn_writes) = Default::default();
-        Ok(Self { epoll, endpoints, grants, calls, members, metrics, turn_writes })
+        let (endpoints, grants, observer, calls, members, turn_writes) = Default::default();
+        Ok(Self { epoll, endpoints, grants, observer, calls, members, metrics, turn_writes })
     }
 
     pub(crate) fn epoll(&self) -> Rc<OwnedFd> {
@@ -277,9 +278,26 @@ impl Sockets {
         socket.change(id, socket.watched(), &epoll);
     }
 
+    /// Sets the caller of a new connection, whose grant applies from now on.
+    pub(crate) fn set_caller(&mut self, id: ConnId, caller: Caller, transport: Transport) {
+        if let Some(observer) = &self.observer {
+            observer.opened(id, caller.grant.subject.as_ref(), transport);
+        }
+        self.grants.put(id, caller);
+    }
+
+    /// Removes the caller of a connection that closes, with its permissions.
+    pub(crate) fn remove_caller(&mut self, id: ConnId) {
+        if self.grants.remove(id)
+            && let Some(observer) = &self.observer
+        {
+            observer.closed(id);
+        }
+    }
+
     /// Removes a connection whose peer has disconnected.
     pub(crate) fn remove(&mut self, id: ConnId) {
-        self.grants.remove(id);
+        self.remove_caller(id);
         self.calls.withdraw(id);
         let Some(slot) = self.endpoints.get_mut(id.slot as usize) else { return };
         match slot {
@@ -389,8 +407,18 @@ impl millrace_node::Sockets for Sockets {
         }
     }
 
+    fn observe(&mut self, observer: ShardObserver) {
+        self.observer = Some(observer);
+    }
+
+    fn client(&self, conn: ConnId) -> Option<Client> {
+        let conn = self.virtual_connection(conn).and_then(VirtualConnection::main).unwrap_or(conn);
+        let grant = &self.grants.get(conn)?.grant;
+        Some(Client { conn, subject: grant.subject.clone(), info: grant.info.clone() })
+    }
+
     fn close(&mut self, conn: ConnId) {
-        self.grants.remove(conn);
+        self.remove_caller(conn);
         self.calls.withdraw(conn);
         let Some(endpoint) = self.endpoints.get_mut(conn.slot as usize) else { return };
         match endpoint.take() {

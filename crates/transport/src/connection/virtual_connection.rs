@@ -43,6 +43,11 @@ pub trait VirtualConnection {
         false
     }
 
+    /// Returns the connection whose separate connection this is, if it is open.
+    fn main(&self) -> Option<ConnId> {
+        None
+    }
+
     /// Returns the number of bytes that were received but not processed.
     fn incoming_bytes(&self) -> usize {
         0

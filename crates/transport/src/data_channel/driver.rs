@@ -3,7 +3,7 @@ use std::{cell::RefCell, net::SocketAddr, rc::Rc, time::Instant};
 use millrace_delivery::ConnId;
 use millrace_node::Metrics;
 use millrace_protocol::{
-    Encoding,
+    Encoding, Transport,
     websocket::{self, CloseFrame},
 };
 use millrace_rtc::{Event, Lane};
@@ -101,7 +101,7 @@ impl Driver {
             let id = hub.connect(Encoding::Lines);
             let quotas = ConnectionQuotas::new(connection_slot, reader_slot);
             sockets.add_virtual(id, self.endpoint(peer, Lane::Session), Some(quotas));
-            sockets.grants.put(id, caller.clone());
+            sockets.set_caller(id, caller.clone(), Transport::DataChannel);
             id
         });
         self.with_peers(|peers| peers.connect(peer, Lane::Session, id));

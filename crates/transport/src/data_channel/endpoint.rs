@@ -50,6 +50,10 @@ impl VirtualConnection for DataChannel {
         self.lane == Lane::Latest
     }
 
+    fn main(&self) -> Option<ConnId> {
+        self.is_side().then(|| self.peers.borrow().conn(self.peer, Lane::Session)).flatten()
+    }
+
     fn incoming_bytes(&self) -> usize {
         self.peers.borrow().incoming_bytes(self.peer)
     }

@@ -10,9 +10,10 @@ use std::{
 use tokio::{io::Interest, net::UdpSocket};
 
 use super::{
-    DatagramProtocol, DatagramSender, PortMetrics, Verdict,
+    DatagramProtocol, DatagramSender, PortMetrics, RelaySockets, Verdict,
     batch::{Arrivals, BATCH},
     framed::Outgoing,
+    relay::{Relay, is_of_connected_peer},
 };
 use crate::{Shard, admission::limits::Limits};
 
@@ -35,6 +36,8 @@ pub struct Demultiplexer {
     arrivals: RefCell<Arrivals>,
     limits: Arc<Limits>,
     bounds: Bounds,
+    /// `None` for a port that is not handed over in an upgrade.
+    relay: Option<Relay>,
 }
 
 impl Demultiplexer {
@@ -46,12 +49,40 @@ impl Demultiplexer {
         bounds: Bounds,
         limits: Arc<Limits>,
         metrics: Arc<dyn PortMetrics>,
+        relay: Option<RelaySockets>,
     ) -> io::Result<Rc<Self>> {
         let is_ipv6 = socket.local_addr()?.is_ipv6();
         let socket = Rc::new(UdpSocket::from_std(socket)?);
         let sender = DatagramSender::new(socket.clone(), is_ipv6, metrics);
         let arrivals = RefCell::new(Arrivals::new(bounds.datagram_bytes_max));
-        Ok(Rc::new(Self { socket, sender, protocols: RefCell::default(), arrivals, limits, bounds }))
+        let relay = relay.map(|relay| Relay::new(relay, bounds.datagram_bytes_max)).transpose()?;
+        Ok(Rc::new(Self { socket, sender, protocols: RefCell::default(), arrivals, limits, bounds, relay }))
+    }
+
+    /// Returns true while datagrams may belong to peers of an old process.
+    pub fn has_predecessor(&self) -> bool {
+        self.relay.as_ref().is_some_and(Relay::has_predecessor)
+    }
+
+    /// Returns true once another process receives the datagrams of this port.
+    fn is_handed_over(&self) -> bool {
+        self.relay.as_ref().is_some_and(Relay::is_handed_over)
+    }
+
+    /// Completes once another process receives the datagrams of this port.
+    pub async fn handed_over(&self) {
+        match &self.relay {
+            Some(relay) => relay.handed_over().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits until another process has taken over the port, and a datagram may have been forwarded.
+    async fn forwarded(&self) {
+        match &self.relay {
+            Some(relay) => relay.ready().await,
+            None => std::future::pending().await,
+        }
     }
 
     pub fn sender(&self) -> Rc<DatagramSender> {
@@ -79,7 +110,8 @@ impl Demultiplexer {
             let timeout = protocols.iter().filter_map(|protocol| protocol.timeout()).min();
             tokio::select! {
                 biased;
-                _ = self.socket.ready(Interest::READABLE) => {}
+                _ = self.socket.ready(Interest::READABLE), if !self.is_handed_over() => {}
+                () = self.forwarded() => {}
                 () = self.sender.work.notified() => {}
                 () = due(timeout) => {}
                 _ = self.socket.ready(Interest::WRITABLE), if self.sender.is_blocked() => {}
@@ -118,6 +150,11 @@ impl Demultiplexer {
 
     /// Receives up to one batch of datagrams and returns their number.
     fn receive(&self) -> usize {
+        if let Some(relay) = self.relay.as_ref().filter(|relay| relay.is_handed_over()) {
+            let received = relay.receive(BATCH, |from, datagram| _ = self.dispatch(from, datagram));
+            self.sender.metrics.received(received as u64);
+            return received;
+        }
         let mut arrivals = self.arrivals.borrow_mut();
         // Read the socket directly: the runtime may not have reported it as readable yet.
         let (taken, is_emptied) = match arrivals.receive(&*self.socket) {
@@ -170,11 +207,20 @@ impl Demultiplexer {
     /// Gives a datagram to its protocol, and counts it as dropped if it is invalid or no protocol claims it. Returns
     /// true if it is valid.
     fn dispatch(&self, from: SocketAddr, datagram: &[u8]) -> bool {
-        let is_valid = (self.is_known(&from) || self.limits.take_datagram(from.ip())) && {
+        let is_known = self.is_known(&from);
+        let relay = self.relay.as_ref().filter(|relay| relay.has_predecessor());
+        if let Some(relay) = relay.filter(|_| !is_known && is_of_connected_peer(datagram)) {
+            // The old process has its own limits.
+            return relay.forward(from, datagram);
+        }
+        let is_valid = (is_known || self.limits.take_datagram(from.ip())) && {
             let now = Instant::now();
             let protocols = self.protocols.borrow();
             let mut verdicts = protocols.iter().map(|protocol| protocol.handle_datagram(now, from, datagram));
-            verdicts.find(|verdict| *verdict != Verdict::Unclaimed) == Some(Verdict::Valid)
+            match verdicts.find(|verdict| *verdict != Verdict::Unclaimed) {
+                Some(verdict) => verdict == Verdict::Valid,
+                None => relay.is_some_and(|relay| relay.forward(from, datagram)),
+            }
         };
         self.sender.metrics.dropped(u64::from(!is_valid));
         is_valid
@@ -257,7 +303,8 @@ mod tests {
         socket.set_nonblocking(true).unwrap();
         let address = socket.local_addr().unwrap();
         let (counts, bounds) = (Arc::<Counts>::default(), Bounds { datagram_bytes_max: 16, turn_datagrams_max: 64 });
-        let port = Demultiplexer::new(socket, bounds, Limits::new(&Config::default(), 64), counts.clone()).unwrap();
+        let port =
+            Demultiplexer::new(socket, bounds, Limits::new(&Config::default(), 64), counts.clone(), None).unwrap();
         let handled = Rc::<RefCell<Vec<String>>>::default();
         for (letters, is_urgent) in [("ax", false), ("bx", true)] {
             port.add(Rc::new(Letters { letters, is_urgent, handled: handled.clone() }));

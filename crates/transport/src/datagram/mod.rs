@@ -14,6 +14,7 @@ mod batch;
 mod demultiplexer;
 pub mod framed;
 mod port;
+mod relay;
 mod sender;
 mod streams;
 
@@ -25,6 +26,7 @@ use std::{
 pub use batch::BATCH;
 pub use demultiplexer::{Bounds, Demultiplexer};
 pub use port::{Config, Port};
+pub use relay::RelaySockets;
 pub use sender::{DatagramSender, PortMetrics};
 pub use streams::accept as accept_streams;
 

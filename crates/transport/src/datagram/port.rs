@@ -6,7 +6,7 @@ use std::{
 use millrace_rtc::Candidates;
 use serde::{Deserialize, Serialize};
 
-use super::framed;
+use super::{RelaySockets, framed};
 
 /// Send and receive buffer of each socket, in bytes: enough for the datagrams of one turn with thousands of peers.
 const SOCKET_BYTES: usize = 8 << 20;
@@ -52,9 +52,16 @@ pub struct Port {
     pub(crate) streams: Option<TcpListener>,
     pub(crate) candidates: Candidates,
     pub(crate) peers_max: usize,
+    /// `None` unless the port can be handed over to another process.
+    pub relay: Option<RelaySockets>,
 }
 
 impl Port {
+    /// Returns the address of the sockets.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
     /// Binds the sockets of all shards. `own`: addresses of this machine, advertised if a socket listens on all of
     /// them.
     ///
@@ -62,27 +69,53 @@ impl Port {
     pub fn bind(config: &Config, address: SocketAddr, shards: usize, own: &[IpAddr]) -> io::Result<Vec<Port>> {
         (0..shards)
             .map(|shard| {
-                let mut address = address;
-                if address.port() != 0 {
-                    let port = usize::from(address.port()) + shard;
-                    address.set_port(u16::try_from(port).map_err(|_| io::ErrorKind::AddrNotAvailable)?);
-                }
-                let (socket, streams) = match config.tcp {
-                    true => framed::bind(address, SOCKET_BYTES).map(|(socket, streams)| (socket, Some(streams)))?,
-                    false => (framed::bind_datagrams(address, SOCKET_BYTES)?, None),
-                };
-                let local = socket.local_addr()?;
-                let is_usable = |ip: &&IpAddr| local.is_ipv6() || ip.is_ipv4();
-                let ips: Vec<IpAddr> = match (config.public.is_empty(), local.ip().is_unspecified()) {
-                    (false, _) => config.public.clone(),
-                    (true, true) => own.iter().filter(is_usable).copied().collect(),
-                    (true, false) => vec![local.ip()],
-                };
-                let addresses = ips.into_iter().map(|ip| SocketAddr::new(ip.to_canonical(), local.port())).collect();
-                let candidates = Candidates { addresses, take_streams: streams.is_some() };
-                Ok(Port { socket, streams, candidates, peers_max: config.peers_max.div_ceil(shards) })
+                let (socket, streams) = Self::bind_sockets(config, Self::address_of(address, shard)?)?;
+                Self::new(config, shards, own, socket, streams)
             })
             .collect()
+    }
+
+    /// Returns the address of a shard: each uses the next port number.
+    ///
+    /// Errors: there is no such port number.
+    pub fn address_of(mut first: SocketAddr, shard: usize) -> io::Result<SocketAddr> {
+        if first.port() != 0 {
+            let port = usize::from(first.port()) + shard;
+            first.set_port(u16::try_from(port).map_err(|_| io::ErrorKind::AddrNotAvailable)?);
+        }
+        Ok(first)
+    }
+
+    /// Binds the sockets of one shard.
+    ///
+    /// Errors: see [`Port::bind`].
+    pub fn bind_sockets(config: &Config, address: SocketAddr) -> io::Result<(UdpSocket, Option<TcpListener>)> {
+        match config.tcp {
+            true => framed::bind(address, SOCKET_BYTES).map(|(socket, streams)| (socket, Some(streams))),
+            false => Ok((framed::bind_datagrams(address, SOCKET_BYTES)?, None)),
+        }
+    }
+
+    /// Creates the port of one shard from its sockets, which do not block.
+    ///
+    /// Errors: the socket has no address.
+    pub fn new(
+        config: &Config,
+        shards: usize,
+        own: &[IpAddr],
+        socket: UdpSocket,
+        streams: Option<TcpListener>,
+    ) -> io::Result<Port> {
+        let local = socket.local_addr()?;
+        let is_usable = |ip: &&IpAddr| local.is_ipv6() || ip.is_ipv4();
+        let ips: Vec<IpAddr> = match (config.public.is_empty(), local.ip().is_unspecified()) {
+            (false, _) => config.public.clone(),
+            (true, true) => own.iter().filter(is_usable).copied().collect(),
+            (true, false) => vec![local.ip()],
+        };
+        let addresses = ips.into_iter().map(|ip| SocketAddr::new(ip.to_canonical(), local.port())).collect();
+        let candidates = Candidates { addresses, take_streams: streams.is_some() };
+        Ok(Port { socket, streams, candidates, peers_max: config.peers_max.div_ceil(shards), relay: None })
     }
 }
 

@@ -22,12 +22,16 @@ use crate::admission::limits::ConnectionSlot;
 
 const LENGTH_BYTES: usize = 2;
 
-/// Accepts streams until the task is dropped. `write_timeout` returns the current timeout of a write.
+/// Accepts streams until the task is dropped, or another process has taken over the port. `write_timeout` returns the
+/// current timeout of a write.
 pub async fn accept(port: Rc<Demultiplexer>, listener: TcpListener, write_timeout: impl Fn() -> Duration) {
     let begin = |stream, from, connection_slot| {
         drop(spawn_local(connection(port.clone(), stream, from, write_timeout(), connection_slot)))
     };
-    framed::accept(listener, port.limits(), begin).await;
+    tokio::select! {
+        () = framed::accept(listener, port.limits(), begin) => {}
+        () = port.handed_over() => {}
+    }
 }
 
 async fn connection(

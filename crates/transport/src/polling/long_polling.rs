@@ -6,7 +6,7 @@
 use std::{rc::Rc, sync::Arc, time::Duration};
 
 use http::request::Parts;
-use millrace_node::{Shard, Sockets};
+use millrace_node::{Member, Observer, Shard, Sockets};
 use millrace_protocol::{ChannelName, Error, Since, Transport};
 use tokio::time::Instant;
 
@@ -36,6 +36,7 @@ pub struct Poll {
     pub deadline: Instant,
     _reader_slot: Option<Box<ReaderSlot>>,
     _open: Open,
+    _membership: Option<Box<Membership>>,
 }
 
 /// Result of the first read of a long poll.
@@ -67,7 +68,17 @@ pub async fn begin<S: Sockets<Metrics = SocketMetrics>>(
     };
     let deadline = Instant::now() + wait;
     let open = Open::new(shard.socket_metrics.clone());
-    let mut poll = Box::new(Poll { caller, request, wanted, answer, deadline, _reader_slot: reader_slot, _open: open });
+    let membership = Membership::begin(shard.observer(), &caller, &request);
+    let mut poll = Box::new(Poll {
+        caller,
+        request,
+        wanted,
+        answer,
+        deadline,
+        _reader_slot: reader_slot,
+        _open: open,
+        _membership: membership,
+    });
     Ok(match poll.look(shard, admission).await? {
         Some(response) => PollStart::Answered(response),
         None => PollStart::Waits(poll),
@@ -148,6 +159,7 @@ impl Poll {
     pub fn bytes(&self) -> usize {
         self.request.channels.capacity() * size_of::<(ChannelName, Option<Since>)>()
             + self._reader_slot.as_ref().map_or(0, |_| size_of::<ReaderSlot>())
+            + self._membership.as_ref().map_or(0, |_| size_of::<Membership>())
     }
 }
 
@@ -157,6 +169,35 @@ fn keep(start: Option<Since>, end: Option<Since>) -> Option<Since> {
     match (start, end) {
         (Some(start), Some(Since::Position(at))) if start.is_state() => Some(Since::StateOr(at)),
         _ => end,
+    }
+}
+
+/// Counts a poll as a connection of its member, in the channels with a roster, until it is dropped.
+struct Membership {
+    observer: Arc<dyn Observer>,
+    member: Member,
+    channels: Vec<ChannelName>,
+}
+
+impl Membership {
+    /// Returns `None` if no channel has a roster, or the client has no subject: only the subject connects one poll with
+    /// the next.
+    fn begin(observer: Option<&Arc<dyn Observer>>, caller: &Caller, request: &ReadRequest) -> Option<Box<Self>> {
+        let (observer, subject) = (observer?, caller.grant.subject.as_ref()?);
+        let names = request.channels.iter().map(|(name, _)| name);
+        let channels: Vec<ChannelName> = names.filter(|name| observer.has_roster(name)).cloned().collect();
+        if channels.is_empty() {
+            return None;
+        }
+        let member = Member { id: subject.clone(), info: caller.grant.info.clone() };
+        channels.iter().for_each(|channel| observer.joined(channel, &member));
+        Some(Box::new(Self { observer: observer.clone(), member, channels }))
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.channels.iter().for_each(|channel| self.observer.left(channel, &self.member));
     }
 }
 

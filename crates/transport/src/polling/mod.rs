@@ -3,9 +3,11 @@
 //! - this file: polling returns the publications that are available now
 //! - [`long_polling`]: the response is held until there is a publication
 //! - [`state`]: pages of the state of a keyed channel
+//! - [`members`]: pages of the roster of a channel
 //! - [`range`]: where a range of history begins and ends
 
 mod long_polling;
+pub mod members;
 pub mod range;
 pub mod state;
 

@@ -11,7 +11,7 @@ use std::{borrow::Cow, rc::Rc, time::Duration};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_node::Metrics;
-use millrace_protocol::{ChannelName, Code, Error, Permission};
+use millrace_protocol::{ChannelName, Code, Error, Permission, session::RosterPage};
 use percent_encoding::percent_decode_str;
 
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     data_channel,
     http::{
         Body, CHANNEL, CONNECT, HEARTBEAT, PRESENCE, PUBLISH, Query, RPC, ReadRequest, Response, ResponseFormat,
-        STREAM, is_upgrade, json, problem,
+        STREAM, is_upgrade, json, position_header, problem,
     },
     polling::{self, PollStart, Read},
     transports::{
@@ -327,7 +327,22 @@ fn check_stays(context: &Context) -> Result<(), Error> {
 
 async fn presence(context: &Context, parts: &Parts, channel: ChannelName) -> Result<Response, Error> {
     context.admission.caller(parts).await?.may(Permission::Presence, &channel)?;
-    Query::parse(parts, &[])?;
+    let query = Query::parse(parts, &["members", "limit", "after"])?;
+    match query.get("members") {
+        Some("") => {
+            let limit = query.get("limit").map(|limit| limit.parse().unwrap_or(0));
+            let page = RosterPage::parse(limit, query.get("after"))?;
+            let page = polling::members::page(&context.shard, &channel, page).await?;
+            let mut response = json(page.to_json(Some(&channel)).to_string());
+            position_header(&mut response, &page.position.to_string());
+            return context.admission.charge(response);
+        }
+        Some(_) => return Err(Error::new(Code::BadRequest, "`members` takes no value: `?members`")),
+        None if query.get("limit").or(query.get("after")).is_some() => {
+            return Err(Error::new(Code::BadRequest, "`limit` and `after` apply only to `?members`"));
+        }
+        None => {}
+    }
     let count = context.shard.engine.presence(&channel).await?;
     Ok(json(serde_json::json!({ "channel": channel.as_str(), "count": count }).to_string()))
 }

@@ -95,18 +95,30 @@ impl Listener {
         let mut address = address;
         let mut listeners = Vec::with_capacity(shards);
         for _ in 0..shards {
-            let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
-            socket.set_reuse_address(true)?;
-            // A single shard does not share its port, so that starting a second server on the same port fails.
-            socket.set_reuse_port(shards > 1)?;
-            socket.bind(&address.into())?;
-            socket.listen(4096)?;
-            socket.set_nonblocking(true)?;
-            let listener = StdListener::from(socket);
-            address = listener.local_addr()?;
-            listeners.push(Listener { socket: listener, tls: None });
+            let socket = Self::bind_socket(address, shards)?;
+            address = socket.local_addr()?;
+            listeners.push(Self::new(socket));
         }
         Ok(listeners)
+    }
+
+    /// Binds the socket of one of several shards.
+    ///
+    /// Errors: see [`Listener::bind`].
+    pub fn bind_socket(address: SocketAddr, shards: usize) -> io::Result<StdListener> {
+        let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        // A single shard does not share its port, so that starting a second server on the same port fails.
+        socket.set_reuse_port(shards > 1)?;
+        socket.bind(&address.into())?;
+        socket.listen(4096)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    }
+
+    /// Creates a listener from a bound socket, which does not block.
+    pub fn new(socket: StdListener) -> Self {
+        Self { socket, tls: None }
     }
 
     /// Enables TLS. Each connection uses the settings that are current when it arrives.
@@ -189,9 +201,9 @@ fn open_port(
     event_loop: &Rc<EventLoop>,
     port: datagram::Port,
 ) -> io::Result<Vec<JoinHandle<()>>> {
-    let datagram::Port { socket, streams, candidates, peers_max } = port;
+    let datagram::Port { socket, streams, candidates, peers_max, relay } = port;
     let (limits, metrics) = (context.admission.limits.clone(), context.shard.socket_metrics.clone());
-    let demultiplexer = Demultiplexer::new(socket, PORT_BOUNDS, limits, metrics.clone())?;
+    let demultiplexer = Demultiplexer::new(socket, PORT_BOUNDS, limits, metrics.clone(), relay)?;
     let peers = Peers::new(demultiplexer.sender(), candidates.clone(), peers_max, metrics);
     let peers = Rc::new(RefCell::new(peers));
     let _ = context.data_channels.set(peers.clone());

@@ -25,8 +25,10 @@ pub async fn begin(
     let (ping_ms, now_ms) = (heartbeat.as_millis() as u64, event_loop.shard().engine.now_ms());
     let verified = ticket.map(|ticket| verify_ticket(event_loop, ticket, caller));
     let resumed = verified.as_ref().map(|verified| verified.as_deref().unwrap_or_default());
-    event_loop
-        .send_text(id, &encode_connected(ping_ms, config.message_bytes_max, now_ms, caller.expires_ms(), resumed));
+    let connection = event_loop.shard().connection_id(id);
+    let bytes_max = config.message_bytes_max;
+    let connected = encode_connected(&connection, ping_ms, bytes_max, now_ms, caller.expires_ms(), resumed);
+    event_loop.send_text(id, &connected);
     match verified {
         Some(Ok(subscriptions)) => resume(event_loop, id, subscriptions).await,
         Some(Err(error)) => event_loop.send_text(id, &encode_reply(0, &Err(error))),

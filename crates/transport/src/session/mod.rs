@@ -30,7 +30,7 @@ use crate::{
     Shard,
     admission::{self, access::Caller, limits::Direction},
     connection::{CommandQueue, EventLoop, OUT_BYTES_MAX, Queued, SessionPublisher, Sockets, encode_text, send_text},
-    polling::range,
+    polling::{members, range},
 };
 
 /// Maximum bytes of publications in one `history` reply.
@@ -189,9 +189,13 @@ async fn execute(
             Metrics::add(&shard.socket_metrics.pings, 1);
             ok(json!({ "time": now_ms }))
         }
-        Command::Presence { channel } => {
+        Command::Presence { channel, members: None } => {
             shard.sockets().grants.may(id, Permission::Presence, &channel)?;
             ok(json!({ "count": shard.engine.presence(&channel).await? }))
+        }
+        Command::Presence { channel, members: Some(page) } => {
+            shard.sockets().grants.may(id, Permission::Presence, &channel)?;
+            ok(members::page(shard, &channel, page).await?.to_json(None))
         }
         Command::Publish { channel, publication } => {
             let mut target = shard.sockets().grants.caller(id)?.may_publish(channel)?;
@@ -215,7 +219,9 @@ async fn execute(
             ok(json!({}))
         }
         Command::History { channel, since, until, limit } => {
-            shard.sockets().grants.may(id, Permission::History, &channel)?;
+            // Reading a state, or resuming from it, needs the same permission as over HTTP.
+            let permission = if since.is_state() { Permission::Subscribe } else { Permission::History };
+            shard.sockets().grants.may(id, permission, &channel)?;
             let target = Target::Channel(channel.clone());
             event_loop.admission().ask_subscribe(|| event_loop.client(id), &target).await?;
             let limit = PageLimit { count: limit, bytes: HISTORY_BYTES_MAX };

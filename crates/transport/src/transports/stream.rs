@@ -107,7 +107,7 @@ impl Stream {
         let conn = shard.with(|hub, _| hub.connect_with(self.encoding, heartbeat_s));
         // On an error the body is dropped, which also removes the connection.
         let body = PipeBody::new(shard, conn, self.transport, self.reader_slot.take());
-        shard.sockets().grants.put(conn, self.caller.clone());
+        shard.sockets().set_caller(conn, self.caller.clone(), self.transport);
         match self.start(shard, conn, head, |_| Vec::new()).await {
             Ok(head) => head.map(|_| Body::Stream(Box::pin(body))),
             Err(refusal) => refusal,
@@ -131,7 +131,7 @@ pub async fn adopt(
         limit_unacknowledged(&fd, config.unacknowledged_max(stream.request.heartbeat));
         let member = ConnectionQuotas::new(connection_slot, stream.reader_slot.take());
         sockets.add_socket(id, fd, tls, ConnectionProtocol::Stream(stream.transport), false, member);
-        sockets.grants.put(id, stream.caller.clone());
+        sockets.set_caller(id, stream.caller.clone(), stream.transport);
         id
     });
     if let Err(refusal) = stream.start(shard, id, head, encode_head).await {

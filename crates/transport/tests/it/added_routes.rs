@@ -95,8 +95,11 @@ pub fn serve_shard(
         let tickets = Arc::new(TicketKey::new(b"secret"));
         let access = Arc::new(Access::from(AllowAll::default()));
         let limits = Limits::new(&config, 1024);
-        let context =
-            Context::new(shard, Admission::new(config, draining, tickets, access, limits, None), Arc::new(NoPages));
+        let context = Context::new(
+            shard,
+            Admission::new(config, draining, tickets, access, limits, None, None),
+            Arc::new(NoPages),
+        );
         context.add_routes(Rc::new(routes));
         serve(context, listener, None, port, async move { drop(stop.await) }).await.unwrap();
     });

@@ -74,7 +74,7 @@ impl Half {
                 let tickets = Arc::new(TicketKey::new(b"secret"));
                 let access = Arc::new(Access::from(AllowAll::default()));
                 let limits = millrace_transport::Limits::new(&config, 1024);
-                let admission = Admission::new(config, draining, tickets, access, limits, None);
+                let admission = Admission::new(config, draining, tickets, access, limits, None, None);
                 let context = Context::new(shard, admission, Arc::new(NoPages));
                 let stop = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
                 serve(context, listener, Some(socket), None, stop).await.unwrap();

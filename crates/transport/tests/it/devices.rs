@@ -52,6 +52,25 @@ async fn repeated_record_is_published_once() {
 }
 
 #[tokio::test]
+async fn fleet_is_a_state_with_the_newest_record_of_each_car() {
+    let shown = |state: Value| -> Vec<(String, u64)> {
+        let entry =
+            |entry: &Value| (entry["key"].as_str().unwrap().into(), entry["data"]["timestamp"].as_u64().unwrap());
+        state["messages"].as_array().unwrap().iter().map(entry).collect()
+    };
+    // The list survives a log that is much shorter.
+    let server = Server::with(|config| config.history.count_max = 2);
+    for (car, timestamp) in [(1, 1), (2, 2), (3, 3), (1, 4), (1, 5), (1, 6)] {
+        input(&server, &record(car, timestamp)).await;
+    }
+    let fleet = shown(server.get("/v1/channels/fleet?state").await.json());
+    assert_eq!(fleet, [("2".into(), 2), ("3".into(), 3), ("1".into(), 6)]);
+    let log = Server::with(|config| config.namespaces.entry("fleet".into()).or_default().state = Some(false));
+    input(&log, &record(1, 1)).await;
+    log.get("/v1/channels/fleet?state").await.assert_problem(400, "bad_request");
+}
+
+#[tokio::test]
 async fn batch_of_records_is_accepted() {
     let server = Server::start();
     let lines = format!("{}\n\n{}\n{{\"speed\":1}}\n{}\n", record(1, 1), record(2, 2), record(1, 3));

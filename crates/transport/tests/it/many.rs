@@ -138,18 +138,18 @@ async fn multi_channel_gap_names_channel() {
 async fn pattern_receives_all_matching_channels() {
     let server = Server::start();
     let mut session = Session::open(&server).await;
-    for pattern in ["fleet/+/telemetry", "town/#"] {
+    for pattern in ["vans/+/telemetry", "town/#"] {
         let ok = session.command("subscribe", json!({ "channel": pattern })).await.unwrap();
         assert_eq!(ok["channel"], pattern);
     }
     let channels = [
-        "fleet/1/telemetry",
-        "fleet/1/doors",
-        "fleet/2/telemetry",
+        "vans/1/telemetry",
+        "vans/1/doors",
+        "vans/2/telemetry",
         "town",
         "town/a/b",
-        "fleet/x/y/telemetry",
-        "fleet/1/telemetry",
+        "vans/x/y/telemetry",
+        "vans/1/telemetry",
     ];
     for (i, channel) in channels.iter().enumerate() {
         server.publish(channel, i.to_string()).await;
@@ -162,12 +162,12 @@ async fn pattern_receives_all_matching_channels() {
         got.entry(name).or_default().push(push["data"].as_u64().unwrap() as usize);
     }
     let expected =
-        [("fleet/1/telemetry", vec![0, 6]), ("fleet/2/telemetry", vec![2]), ("town", vec![3]), ("town/a/b", vec![4])];
+        [("vans/1/telemetry", vec![0, 6]), ("vans/2/telemetry", vec![2]), ("town", vec![3]), ("town/a/b", vec![4])];
     assert_eq!(got, expected.map(|(name, rounds)| (name.to_owned(), rounds)).into());
     assert_eq!(session.push().await["channel"], "town/end");
     session.command("unsubscribe", json!({ "channel": "town/#" })).await.unwrap();
     server.publish("town/end", "unheard").await;
-    server.publish("fleet/9/telemetry", "\"heard\"").await;
+    server.publish("vans/9/telemetry", "\"heard\"").await;
     assert_eq!(session.push().await["data"], "heard");
 }
 

@@ -160,10 +160,10 @@ class Participation implements Room {
   }
 
   #subscribe({ participant, state, positions }: Joined): void {
-    const read = (what: string, fn: (event: Event) => void): unknown => this.#read(what, positions[this.#channel(what)]!, fn);
     this.#follow(state);
-    read('state', ({ data }) => this.#follow(data as RoomState));
-    read(`inbox/${participant}`, ({ data }) => this.#handleSignal(data as Signal & { from: string }));
+    this.#readState();
+    const inbox = `inbox/${participant}`;
+    this.#read(inbox, positions[this.#channel(inbox)]!, ({ data }) => this.#handleSignal(data as Signal & { from: string }));
     if (state.topology !== 'tree') this.#dataPath.read((data, position) => this.#flow.read(data, position));
   }
 
@@ -223,17 +223,23 @@ class Participation implements Room {
   }
 
   /**
-   * Reads a channel of the room after `position`. All subscriptions have the same policy, so that an HTTP transport
-   * reads them with one request.
+   * Reads a channel of the room after `position`; without one, as a keyed state. All subscriptions have the same
+   * policy, so that an HTTP transport reads them with one request.
    */
-  #read(what: string, position: string, fn: (event: Event) => void): Subscription {
-    const subscription = this.#client.subscribe(this.#channel(what), { from: { position } });
+  #read(what: string, position: string | undefined, fn: (event: Event) => void): Subscription {
+    const subscription = this.#client.subscribe(this.#channel(what), { from: position ? { position } : 'state' });
     this.#subscriptions.add(subscription);
     subscription.on(fn, (cause) => {
       this.#subscriptions.delete(subscription);
-      if (cause) this.#end(cause);
+      if (cause?.code === 'gap') this.#readState();
+      else if (cause) this.#end(cause);
     });
     return subscription;
+  }
+
+  /** Reads the state of the room, and after lost changes the newest state again. */
+  #readState(): void {
+    this.#read('state', undefined, ({ data }) => data && this.#follow(data as RoomState));
   }
 
   #emit<E extends keyof RoomEvents>(event: E, value: RoomEvents[E]): void {

@@ -109,12 +109,8 @@ export class Server {
   async #ask(method: string, path: string, body?: object, key?: string, keepalive = false): Promise<Response> {
     const signal = AbortSignal.timeout(10_000);
     const token = await tokenOf(this.#options, 'connect', signal);
-    const headers = {
-      ...(token !== undefined && { Authorization: `Bearer ${token}` }),
-      ...(this.#secret && { 'Millrace-Participant': this.#secret }),
-      ...(key && { 'Idempotency-Key': key }),
-    };
-    const response = await send(this.#options.fetch, this.#base + path, { method, headers, signal, keepalive, cache: 'no-store', ...(body && { body: JSON.stringify(body) }) });
+    const headers = { 'Millrace-Participant': this.#secret || undefined, 'Idempotency-Key': key };
+    const response = await send(this.#options.fetch, this.#base + path, token, { method, headers, signal, keepalive, cache: 'no-store', ...(body && { body: JSON.stringify(body) }) });
     if (response.ok) return response;
     throw await problem(response);
   }

@@ -75,11 +75,10 @@ const dial: Dial = (host, token, receive, end, signal) => {
 
   async function connect(): Promise<void> {
     await peer.setLocalDescription();
-    const headers: Record<string, string> = { 'content-type': 'application/sdp' };
-    if (token !== undefined) headers['authorization'] = `Bearer ${token}`;
+    const headers = { 'Content-Type': 'application/sdp' };
     const body = peer.localDescription!.sdp;
     // The offer does not wait for local ICE candidates: the server learns the address from the first datagram.
-    const answer = await send(host.fetch, `${host.base}/v1/connect`, { method: 'POST', headers, body, signal });
+    const answer = await send(host.fetch, `${host.base}/v1/connect`, token, { method: 'POST', headers, body, signal });
     if (answer.status !== 201) throw await problem(answer);
     await peer.setRemoteDescription({ type: 'answer', sdp: await answer.text() });
   }

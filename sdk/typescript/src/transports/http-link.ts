@@ -2,7 +2,7 @@
 import { pauseOf } from '../backoff.js';
 import { MillraceError, toError } from '../errors.js';
 import { onAbort, TIMER_MAX } from '../listen.js';
-import type { Commands, Draft, Link, LinkHost, Wanted } from '../link.js';
+import type { Commands, Deletion, Draft, Link, LinkHost, Wanted } from '../link.js';
 import type { TransportName } from '../types.js';
 import { Http, type Query, type RequestOptions } from './http.js';
 
@@ -58,29 +58,30 @@ export class HttpLink implements Link {
   }
 
   async ask<C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal): Promise<Commands[C][1]> {
-    if (command === 'publish') return this.#publish(body as Draft, signal) as Promise<any>;
-    const { channel, since, limit, until, method = channel, params, timeout } = body as any;
+    if (command === 'publish') return this.#publish(body as Draft & Partial<Deletion>, signal) as Promise<any>;
+    const { channel, since, until, method = channel, params, timeout, ...query } = body as any;
     const at = `/v1/${command}/${method}`;
     // A call is sent once. The caller's signal has the deadline.
-    if (command === 'rpc') return this.#send(at, { body: JSON.stringify(params) ?? '', signal, timeoutMs: TIMER_MAX, headers: timeout && { 'Millrace-Timeout': timeout } });
-    return this.#persist<any>((signal) => (command === 'history' ? this.http.page(channel, since, limit, signal, until) : this.#send(at, { signal })), signal);
+    if (command === 'rpc') return this.#send(at, { body: JSON.stringify(params) ?? '', signal, timeoutMs: TIMER_MAX, headers: { 'Millrace-Timeout': timeout || undefined } });
+    return this.#persist<any>((signal) => (command === 'history' ? this.http.page(channel, since, query.limit, signal, until) : this.#send(at, { signal }, { ...query, members: query.members && '' })), signal);
   }
 
-  async #send(path: string, ask: RequestOptions): Promise<any> {
-    return (await this.http.json(path, [], ask)).body;
+  async #send(path: string, ask: RequestOptions, query = {}): Promise<any> {
+    return (await this.http.json(path, Object.entries(query), ask)).body;
   }
 
-  #publish({ channel, type, data: body, key, ttl, idempotency_key }: Draft, signal?: AbortSignal): Promise<Commands['publish'][1]> {
+  #publish({ channel, type, data: body, key, ttl, idempotency_key, if_match, delete: deleted }: Draft & Partial<Deletion>, signal?: AbortSignal): Promise<Commands['publish'][1]> {
     const headers = {
       'Content-Type': type,
       'Idempotency-Key': idempotency_key,
-      ...(key !== undefined && { 'Millrace-Key': key }),
-      ...(ttl !== undefined && { 'Millrace-TTL': String(ttl) }),
+      'Millrace-Key': deleted ? undefined : key,
+      'Millrace-TTL': ttl,
+      'If-Match': if_match,
     };
     const before = this.#turns.get(channel) ?? Promise.resolve();
     const mine = before
       .catch(() => {})
-      .then(() => this.#persist((signal) => this.#send(`/v1/channels/${channel}`, { body, headers, signal }), signal));
+      .then(() => this.#persist((signal) => this.#send(`/v1/channels/${channel}`, { method: deleted && 'DELETE', body, headers, signal }, deleted && { key }), signal));
     this.#turns.set(channel, mine);
     const done = (): void => void (this.#turns.get(channel) === mine && this.#turns.delete(channel));
     mine.then(done, done);
@@ -95,14 +96,14 @@ export class HttpLink implements Link {
     try {
       for (let attempt = 0; ; attempt++) {
         if (signal?.aborted) throw toError('aborted', 'aborted');
-        if (over.aborted) throw new MillraceError('network', 'the connection was closed');
+        if (over.aborted) throw new MillraceError('network', 'the connection was lost');
         try {
           return await ask(round.signal);
         } catch (thrown) {
           const error = toError(thrown);
           if (round.signal.aborted) continue;
           if (!error.retryable || error.reason) throw error;
-          await this.#pause(pauseOf(error, attempt, this.host.retry), signal);
+          await this.pause(pauseOf(error, attempt, this.host.retry), signal);
         }
       }
     } finally {
@@ -111,7 +112,7 @@ export class HttpLink implements Link {
   }
 
   /** Settles after `ms`, or earlier when `signal` aborts or the link is tested. */
-  #pause(ms: number, signal?: AbortSignal): Promise<void> {
+  pause(ms: number, signal?: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
       const done = (): void => {
         clearTimeout(timer);
@@ -170,7 +171,7 @@ export class HttpLink implements Link {
           if (!this.opened) await this.http.json('/v1/info', [], { signal });
           this.open(Date.now() - this.#asked);
           host.report('alive', Infinity);
-          if (!signal.aborted) await new Promise((resolve) => signal.addEventListener('abort', resolve));
+          await new Promise<void>((resolve) => onAbort(signal, resolve));
         }
       } catch (thrown) {
         // Only an aborted round is followed by the next round at once.

@@ -1,15 +1,17 @@
 // HTTP requests of the client: address, cache busting, token, problem details.
 import { MillraceError, problem, toError, unreachable } from '../errors.js';
-import { parsePosition } from '../position.js';
+import { offsetOf } from '../position.js';
 import { onAbort } from '../listen.js';
 import { tokenOf, type LinkHost, type Page } from '../link.js';
-import { send } from '../request.js';
+import { send, type SentHeaders } from '../request.js';
 import type { TokenReason } from '../types.js';
 
 export interface RequestOptions {
   readonly accept?: string;
-  readonly headers?: Record<string, string>;
-  readonly body?: string | Uint8Array<ArrayBuffer>;
+  readonly headers?: SentHeaders;
+  readonly body?: string | Uint8Array<ArrayBuffer> | undefined;
+  /** Default: `POST` with a body, `GET` without one. */
+  readonly method?: string | undefined;
   readonly signal?: AbortSignal | undefined;
   /** Time limit for the headers to arrive. Default 10 s. */
   readonly timeoutMs?: number;
@@ -70,16 +72,16 @@ export class Http {
     } finally {
       clearTimeout(timer);
       // The body of a stream is still being read, so the signal stays connected to the request.
-      if (!ask.accept || ask.accept === 'application/json') off();
+      if (!ask.accept) off();
     }
   }
 
   #send(path: string, query: Query, ask: RequestOptions, token: string | undefined, signal: AbortSignal): Promise<Response> {
     const url = new URL(this.#host.base + path);
-    for (const [name, value] of query) if (value !== undefined) url.searchParams.append(name, value as string);
-    url.searchParams.append('_', `${Math.random()}`);
-    const headers = { Accept: ask.accept ?? 'application/json', ...ask.headers, ...(token !== undefined && { Authorization: `Bearer ${token}` }) };
-    return send(this.#host.fetch, url, { signal, headers, cache: 'no-store', ...(ask.body !== undefined && { method: 'POST', body: ask.body }) });
+    for (const [name, value] of [...query, ['_', Math.random()]] as Query) if (value !== undefined) url.searchParams.append(name, value as string);
+    const headers = { Accept: ask.accept ?? 'application/json', ...ask.headers };
+    const { body = null, method = body === null ? 'GET' : 'POST' } = ask;
+    return send(this.#host.fetch, url, token, { signal, headers, cache: 'no-store', method, body });
   }
 
   /** Returns the JSON of a response; undefined for 204. */
@@ -99,7 +101,7 @@ export class Http {
   async page(channel: string, since: string, limit: number, signal?: AbortSignal, until?: string): Promise<Page> {
     const { body, response } = await this.json<Page>(`/v1/channels/${channel}`, [['since', since], ['until', until], ['limit', limit]], { signal });
     const position = body?.position ?? response.headers.get('Millrace-Position') ?? '';
-    parsePosition(position);
+    offsetOf(position);
     return { ...body, position, messages: body?.messages ?? [] };
   }
 }
@@ -116,5 +118,5 @@ export function parsePositions(list: string): [channel: string, position: string
  * Returns the server's clock from the `Date` header, to the second, or this machine's clock if the header is missing.
  */
 export function serverTime(response: Response): number {
-  return Date.parse(response.headers.get('Date') ?? '') || Date.now();
+  return Date.parse(response.headers.get('Date')!) || Date.now();
 }

@@ -35,25 +35,9 @@ export function polling(name: TransportName, host: LinkHost, { wait, everyMs }: 
       if (query === first) link.begin(positions, query, serverTime(response));
       host.report('alive', wait * 1000 + everyMs + ANSWER_MS);
       for (const item of [...(body?.gaps ?? []), ...(body?.messages ?? [])]) host.hub.receive(item);
-      const at = new Map(positions);
-      query = first.map(([key, value]) => {
-        const channel = String(value).split('@')[0]!;
-        return key === 'channel' && at.has(channel) ? [key, `${channel}@${at.get(channel)}`] : [key, value];
-      });
+      if (positions.length) query = [...first.filter(([key]) => key !== 'channel'), ...positions.map(([channel, position]) => ['channel', `${channel}@${position}`] as const)];
       const early = held && !body ? since + HELD_MS_MIN - Date.now() : 0;
-      if (everyMs ? (body?.messages.length ?? 0) < LIMIT : early > 0) await pause(everyMs || early, signal);
+      if (everyMs ? (body?.messages.length ?? 0) < LIMIT : early > 0) await link.pause(everyMs || early, signal);
     }
-  });
-}
-
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const done = (): void => {
-      clearTimeout(timer);
-      signal.removeEventListener('abort', done);
-      resolve();
-    };
-    const timer = setTimeout(done, ms);
-    signal.addEventListener('abort', done);
   });
 }

@@ -27,7 +27,7 @@ export async function reading(link: HttpLink, accept: string, query: Query, sign
   }
   try {
     const response = await link.http.request('/v1/stream', [...query, ['heartbeat', heartbeatMs && `${heartbeatMs}ms`]], { accept, signal });
-    const granted = Number(response.headers.get('Millrace-Heartbeat'));
+    const granted = +response.headers.get('Millrace-Heartbeat')!;
     if (granted) silence = granted * 1000 + OVERDUE;
     const time = serverTime(response);
     const reader = response.body!.getReader();

@@ -50,7 +50,7 @@ export function openSession(host: LinkHost, dial: Dial): Link {
       counts.bytesIn += data.length;
       try {
         const message = JSON.parse(data);
-        const { id, push, error, ok } = message;
+        const { id, push, error, ok, ...item } = message;
         if (push === 'connected') {
           pingMs = message.ping_ms;
           bytesMax = message.message_bytes_max;
@@ -59,7 +59,7 @@ export function openSession(host: LinkHost, dial: Dial): Link {
         }
         report('alive', pingMs);
         if (push === 'connected' || push === 'refresh') scheduleRefresh(message);
-        if (push === 'message' || push === 'gap') hub.receive(message);
+        if (push === 'message' || push === 'gap') hub.receive(item);
         else if (push === 'drain') report('drain', message.after_ms);
         else if (push === 'unsubscribed') lose(message.channel, refused(message));
         else if (push === 'error') host.log?.({ level: 'warn', msg: `${message.code}: ${message.detail}` });
@@ -162,8 +162,4 @@ export function openSession(host: LinkHost, dial: Dial): Link {
 
 const size = (part: any): number => new Blob([part]).size;
 
-function toBase64(bytes: Uint8Array): string {
-  let text = '';
-  for (const byte of bytes) text += String.fromCharCode(byte);
-  return btoa(text);
-}
+const toBase64 = (bytes: Uint8Array): string => btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(''));

@@ -1,6 +1,7 @@
 // The client in a real browser, page and worker, against the real server on another origin.
 import { afterEach, beforeEach, expect, inject, test, vi } from 'vitest';
 import { millrace, type Client, type Event, type TransportName } from '../../src/index.js';
+import { PreconditionFailed, state } from '../../src/state.js';
 
 const ALL: readonly TransportName[] = ['websocket', 'http-stream', 'sse', 'long-poll', 'poll'];
 const url = inject('millraceUrl');
@@ -36,6 +37,23 @@ async function echo(transport: TransportName): Promise<void> {
 
 test.each(ALL)('%s in a page', echo);
 overDataChannels('data-channel in a page', () => echo('data-channel'));
+
+async function keyedState(transport: TransportName): Promise<void> {
+  const mr = connect({ transports: [transport] });
+  const list = state<number>(mr, `list/${transport}`);
+  await list.ready;
+  const { position } = await list.set('a', 1, { ifMatch: '0' });
+  await list.set('b', 2);
+  await expect(list.set('a', 3, { ifMatch: '0' })).rejects.toBeInstanceOf(PreconditionFailed);
+  await list.delete('a', { ifMatch: position });
+  await seen(() => list.size === 1 && list.get('b') === 2);
+  const later = state<number>(connect({ transports: [transport] }), `list/${transport}`);
+  await later.ready;
+  expect([...later].map(({ key, value }) => [key, value])).toEqual([['b', 2]]);
+}
+
+test.each(ALL)('%s: a keyed state in a page', keyedState);
+overDataChannels('data-channel: a keyed state in a page', () => keyedState('data-channel'));
 
 test.each([['auto'], ...ALL.map((name) => [[name]]), [['data-channel']]] as ['auto' | TransportName[]][])('%s: a forbidden origin error names the setting', async (transports) => {
   for (const token of [undefined, 'x']) {

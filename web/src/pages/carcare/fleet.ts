@@ -66,6 +66,11 @@ export class Fleet {
     return car;
   }
 
+  /** Removes a car that has left the fleet: it has not reported for a day. */
+  remove(id: number): void {
+    this.cars.delete(id);
+  }
+
   /** Returns the time of a publication by the clock of this page. A phone's clock may be off by minutes. */
   pageTime({ publishedAt, receivedAt, replayed }: Arrival): number {
     const difference = receivedAt - publishedAt;

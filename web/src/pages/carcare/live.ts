@@ -1,9 +1,9 @@
 /**
- * The connection of this page: one client, two subscriptions. `fleet` has the newest record of every car (policy
- * latest, key = carId), and `cars/{id}/telemetry` every record of the selected car. Both follow a change of the
- * transport.
+ * The connection of this page: one client, two subscriptions. `fleet` is a keyed state with the newest record of every
+ * car, and `cars/{id}/telemetry` has every record of the selected car. Both follow a change of the transport.
  */
 import { millrace, type Client, type Event, type MillraceError, type State, type Subscription } from '@millrace/client';
+import { state } from '@millrace/client/state';
 import type { PageTransport } from '../../lib/transports';
 import { Fleet, type Arrival } from './fleet';
 import { History } from './history';
@@ -51,7 +51,10 @@ export class Live {
 
   constructor(origin: string, via: PageTransport | undefined, token: string | undefined) {
     this.client = millrace<Channels>(origin, { ...(via && { transports: [via] }), ...(token && { token }) });
-    void this.#watchFleet(origin, token);
+    state<unknown>(this.client, 'fleet', { policy: 'latest' }).on(
+      ({ key, entry }) => (entry ? this.#accept(entry.value, entry) : this.fleet.remove(Number(key))),
+      (cause) => (this.ended = cause),
+    );
   }
 
   get transport(): PageTransport | undefined {
@@ -99,25 +102,6 @@ export class Live {
       this.account();
       fn(state);
     });
-  }
-
-  /** Fetches the newest record of every car in one response, then subscribes from the position of that response. */
-  async #watchFleet(origin: string, token: string | undefined): Promise<void> {
-    let position: string | undefined;
-    try {
-      const response = await fetch(`${origin}/v1/channels/fleet?since=earliest&policy=latest&limit=1000`, { cache: 'no-store', ...(token && { headers: { Authorization: `Bearer ${token}` } }) });
-      if (response.status === 200) {
-        const receivedAt = Date.now();
-        const answer = (await response.json()) as { position: string; messages: { time: number; data: unknown }[] };
-        for (const { time, data } of answer.messages) this.#accept(data, { publishedAt: time, receivedAt, replayed: true });
-        position = answer.position;
-      }
-    } catch {
-      // The request failed. The client below shows the error, and cars appear when they report.
-    }
-    this.client
-      .subscribe('fleet', { policy: 'latest', from: position ? { position } : 'now' })
-      .on((event) => this.#accept(event.data, event), (cause) => (this.ended = cause));
   }
 
   #accept(record: unknown, arrival: Arrival): void {

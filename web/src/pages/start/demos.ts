@@ -3,7 +3,17 @@ export const DEMOS = [
   {
     path: '/carcare',
     name: 'CarCare',
-    description: 'A live map of a fleet of cars. Switch the transport while the cars drive: no message is lost.',
+    description: 'A live map of cars. Switch the transport while they drive: no message is lost.',
+  },
+  {
+    path: '/race',
+    name: 'Race',
+    description: 'The same ticks over seven transports. Cut, delay or throttle one.',
+  },
+  {
+    path: '/ticker',
+    name: 'Ticker',
+    description: 'Live prices, and how old each one is, over the transport that you choose.',
   },
   {
     path: '/rooms',
@@ -13,21 +23,21 @@ export const DEMOS = [
   {
     path: '/gateway',
     name: 'Gateway',
-    description: 'A browser tab that forwards messages between devices, one by one or in bundles.',
+    description: 'A browser tab that forwards messages between devices.',
   },
   {
     path: '/ball',
     name: 'Ball',
-    description: 'Two color LEDs of a kit: pick a color, and firmware on a simulated microcontroller lights the lamps.',
+    description: 'Pick a color: firmware on a simulated microcontroller lights two lamps.',
   },
   {
     path: '/arm',
     name: 'Arm',
-    description: 'Ten wearers: each movement of one makes the others vibrate, over the topology that you choose.',
+    description: 'Ten wearers: a movement of one makes the others vibrate.',
   },
   {
     path: '/battery',
     name: 'Battery',
-    description: 'Battery life of a phone that forwards the messages of devices, by a model fitted to measurements.',
+    description: 'Battery life of a phone that forwards the messages of devices.',
   },
 ] as const;

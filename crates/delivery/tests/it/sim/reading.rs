@@ -83,6 +83,7 @@ struct Words<'a> {
     id: Option<u64>,
     ok: Option<Value>,
     error: Option<Value>,
+    connection: Option<String>,
     ping_ms: Option<u64>,
     message_bytes_max: Option<u64>,
 }
@@ -281,7 +282,11 @@ impl Words<'_> {
             Some("message") => self.message(),
             Some("gap") => self.gap(),
             Some("state") => self.state_end(),
-            Some("connected") if self.ping_ms.is_some() && self.message_bytes_max.is_some() => Ok(Received::Nothing),
+            Some("connected")
+                if self.connection.is_some() && self.ping_ms.is_some() && self.message_bytes_max.is_some() =>
+            {
+                Ok(Received::Nothing)
+            }
             Some("drain") if self.after_ms.is_some() => Ok(Received::Nothing),
             Some(push) => Err(format!("an unexpected push: {push}")),
             None => match (self.id, self.ok, self.error) {

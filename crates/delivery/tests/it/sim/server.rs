@@ -30,7 +30,7 @@ impl World {
     pub fn open_session(&mut self, client: usize) -> Check<ConnId> {
         let conn = self.open(client, Encoding::Session);
         let mut hello = b"HTTP/1.1 101 Switching Protocols\r\n\r\n".to_vec();
-        let connected = session::encode_connected(25_000, 1 << 20, self.now_ms, None, None);
+        let connected = session::encode_connected("1-0-1-1", 25_000, 1 << 20, self.now_ms, None, None);
         websocket::encode(&mut hello, websocket::TEXT, connected.as_bytes());
         self.hub.send(conn, &hello, &mut self.wires);
         self.drain()?;

@@ -1,8 +1,8 @@
 //! The clock, the engine, the mailbox and the faults. See the documentation of the parent module.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use millrace_delivery::{Bounds, ChannelKey, Config, History, Hub, Output, Page, PageLimit, Part};
+use millrace_delivery::{Bounds, ChannelKey, Config, ConnId, History, Hub, Output, Page, PageLimit, Part};
 use millrace_protocol::{ChannelName, Epoch, Gap, Pattern, Position, Since, session::Policy};
 
 use super::{
@@ -49,6 +49,8 @@ pub struct World {
     /// closed since.
     pub(super) keys: Vec<Option<ChannelKey>>,
     pub(super) pattern_interest: Vec<(Pattern, u32)>,
+    /// Connections that the hub has reported as members of a channel.
+    members: HashSet<(ConnId, usize)>,
     /// True while faults happen.
     pub rough: bool,
     pub(super) payload_bytes: u64,
@@ -67,6 +69,13 @@ macro_rules! trace {
     };
 }
 pub(super) use trace;
+
+/// Returns a hub that reports the members of all channels.
+fn new_hub(config: &Config) -> Hub {
+    let mut hub = Hub::new(config.clone());
+    hub.set_rosters(Box::new(|_| true));
+    hub
+}
 
 impl World {
     pub fn new(seed: u64, breakage: Breakage, trace: bool) -> Self {
@@ -99,7 +108,7 @@ impl World {
             histories: Vec::new(),
             states: Vec::new(),
             last_arrival_ms: vec![0; names.len()],
-            hub: Hub::new(config.clone()),
+            hub: new_hub(&config),
             life: 0,
             wires: Wires::default(),
             clients: Vec::new(),
@@ -108,6 +117,7 @@ impl World {
             interest: vec![0; names.len()],
             keys: vec![None; names.len()],
             pattern_interest: Vec::new(),
+            members: HashSet::new(),
             rough: true,
             payload_bytes: if tiny { 30_000 } else { 40 },
             slow_percent: dice.pick(&[0, 20, 60]),
@@ -355,6 +365,18 @@ impl World {
                         self.pattern_interest.push((pattern, readers));
                     }
                 }
+                Output::Joined { conn, channel } => {
+                    let channel = self.channel(channel.as_str())?;
+                    if !self.members.insert((conn, channel)) {
+                        return Err(format!("{conn:?} joined {} twice", self.names[channel]));
+                    }
+                }
+                Output::Left { conn, channel } => {
+                    let channel = self.channel(channel.as_str())?;
+                    if !self.members.remove(&(conn, channel)) {
+                        return Err(format!("{conn:?} left {} without having joined", self.names[channel]));
+                    }
+                }
                 Output::Wake(_) if self.breakage == Breakage::LostWake => self.counts.broken += 1,
                 Output::Wake(waiter) => self.wake(waiter)?,
                 Output::Refuse { conn, error } => return Err(format!("{conn:?} was refused: {error}")),
@@ -403,7 +425,8 @@ impl World {
             self.cut(client);
         }
         self.life += 1;
-        self.hub = Hub::new(self.config.clone());
+        self.hub = new_hub(&self.config);
+        self.members.clear();
         self.hub.tick(((self.now_ms - START_MS) / 1000) as u32, &mut self.wires);
         let drop_bytes_in = self.wires.drop_bytes_in.take();
         self.wires = Wires::default();
@@ -459,6 +482,9 @@ impl World {
         }
         if self.interest.iter().any(|readers| *readers > 0) || !self.pattern_interest.is_empty() {
             return Err(format!("interest left behind: {:?} {:?}", self.interest, self.pattern_interest));
+        }
+        if !self.members.is_empty() {
+            return Err(format!("members left behind: {:?}", self.members));
         }
         Ok(())
     }

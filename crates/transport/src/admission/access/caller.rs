@@ -4,7 +4,7 @@ use std::{
 };
 
 use millrace_protocol::{
-    ChannelName, Code, Error, Grant, Holder, Permission, Since, is_internal, is_reserved,
+    ChannelName, Code, Error, Grant, Holder, Permission, Since, is_internal, is_reserved, roster_of,
     session::{Subscription, Target},
 };
 
@@ -27,7 +27,8 @@ pub struct Caller {
 const _: () = assert!(size_of::<Caller>() <= 16);
 
 impl Caller {
-    /// Checks that the caller has a permission on a channel or pattern.
+    /// Checks that the caller has a permission on a channel or pattern. Reading the roster of a channel requires
+    /// `presence` on the channel.
     ///
     /// Errors: [`Code::Forbidden`] if it has not; [`Code::Unauthorized`] if the request had no token.
     pub fn check(&self, permission: Permission, target: &Target) -> Result<(), Error> {
@@ -37,9 +38,16 @@ impl Caller {
         if permission == Permission::Publish && is_reserved(target.as_str()) {
             return Err(Error::new(
                 Code::Forbidden,
-                "only the server publishes to the state and inbox channels of a room",
+                "only the server publishes to rosters, and to the state and inbox channels of a room",
             ));
         }
+        if let Some(channel) = roster_of(target.as_str()) {
+            return self.check_grant(Permission::Presence, &Target::parse(channel)?);
+        }
+        self.check_grant(permission, target)
+    }
+
+    fn check_grant(&self, permission: Permission, target: &Target) -> Result<(), Error> {
         self.grant.check(permission, target).map_err(|error| match self.anonymous {
             true => {
                 let (permission, target) = (permission.name(), target.as_str());

@@ -7,7 +7,7 @@ use millrace_delivery::ConnId;
 use millrace_engine::Answer;
 use millrace_node::Metrics;
 use millrace_protocol::{
-    Code, Kind, NewPublication,
+    Code, Kind, NewPublication, Transport,
     session::encode_reply,
     websocket::{self, CloseFrame, DecoderLimits, Message},
 };
@@ -16,7 +16,6 @@ use super::{Upgrade, publish_queue};
 use crate::{
     admission::{
         self, PublishTarget, Publishing,
-        hooks::Hook,
         limits::{ConnectionQuotas, ConnectionSlot, Direction},
     },
     connection::{BarePublisher, ConnectionProtocol, EventLoop, Queued, encode_text},
@@ -63,7 +62,7 @@ pub async fn adopt(
             deflate.is_some(),
             ConnectionQuotas::new(connection_slot, reader_slot),
         );
-        sockets.grants.put(id, caller.clone());
+        sockets.set_caller(id, caller.clone(), if session { Transport::Session } else { Transport::WebSocket });
         id
     });
     let request = request.filter(|request| request.subscribe);
@@ -208,7 +207,7 @@ fn handle_message(
 /// closed instead.
 fn publish(event_loop: &Rc<EventLoop>, id: ConnId, target: &mut PublishTarget, publication: NewPublication) {
     let admission = event_loop.admission();
-    if admission.hooks(Hook::Publish, target.channel().as_str()).is_some() {
+    if admission.may_delay(target.channel()) {
         return publish_queue::push(event_loop, id, target, publication);
     }
     let bytes_max = admission.config().message_bytes_max.max(1);

@@ -187,6 +187,24 @@ async fn every_session_command_requires_its_permission() {
 }
 
 #[tokio::test]
+async fn session_reads_pages_of_a_state_with_subscribe_alone() {
+    let server = start_with(|config| config.namespaces.entry("s".into()).or_default().state = Some(true));
+    let bearer = format!("Bearer {}", token("bob", &["publish"], "#", 60));
+    let keyed = [("authorization", bearer.as_str()), ("millrace-key", "k")];
+    let position = server.publish_with("s/a", &keyed, "1").await;
+    let mut reader = session(&server, &token("ann", &["subscribe"], "#", 60)).await;
+    let mut historian = session(&server, &token("ann", &all_but("subscribe"), "#", 60)).await;
+    let places = ["state".to_owned(), format!("state:{position}"), "earliest".to_owned()];
+    for (id, (since, is_state)) in (1..).zip(places.iter().zip([true, true, false])) {
+        let asked = json!({ "id": id, "history": { "channel": "s/a", "since": since } });
+        let read = command(&mut reader, asked.clone()).await;
+        assert_eq!(read["ok"].is_object(), is_state, "{since}: {read}");
+        let read = command(&mut historian, asked).await;
+        assert_eq!(read["ok"].is_object(), !is_state, "{since}: {read}");
+    }
+}
+
+#[tokio::test]
 async fn pattern_delivers_only_granted_channels() {
     let server = start();
     let mut socket = session(&server, &token("ann", &["subscribe"], "cars/7/#", 60)).await;

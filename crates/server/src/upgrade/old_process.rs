@@ -1,0 +1,192 @@
+use std::{
+    env,
+    ffi::OsString,
+    io,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant},
+};
+
+use millrace_engine::{
+    Engine,
+    hand_over::{HandOver, PROTOCOL, Successor},
+};
+use millrace_node::Router;
+use millrace_presence::Presence;
+
+use super::{
+    SocketSet, VARIABLE,
+    messages::{Hello, Reply, Seed, receive, send},
+};
+
+/// Time for the new process to read its configuration and take the sockets.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for the new process to receive and open the engine.
+const SERVING_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time for a failed process to end by itself, so that its exit status can be reported.
+const END_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Program that this process runs, as it was named at the start. A later file of this name is the new binary.
+static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| env::current_exe().ok());
+
+/// Reads the path of the program. Call it at the start, before the file may be replaced.
+pub fn remember_program() {
+    LazyLock::force(&PROGRAM);
+}
+
+/// Reasons why an upgrade failed. The old process serves as before.
+#[derive(Debug, thiserror::Error)]
+pub enum UpgradeError {
+    #[error("the path of the running program is unknown; name the new binary with --binary")]
+    NoProgram,
+    #[error("cannot start {}: {error}", .program.display())]
+    Start { program: PathBuf, error: io::Error },
+    #[error("the new process refused to take over: {why}")]
+    Refused { why: String },
+    #[error("the new process ended before it served ({status}); its messages are in the log of this server")]
+    Ended { status: String },
+    #[error("the new process was not ready within {} s, so it was ended", .0.as_secs())]
+    Timeout(Duration),
+    #[error("the connection to the new process failed: {0}")]
+    Io(#[from] io::Error),
+    #[error("the thread of the upgrade has failed, which is a defect; see the log")]
+    Panicked,
+    #[error("the engine could not be opened again after the new process had failed: {0}. Restart the server")]
+    Lost(io::Error),
+}
+
+/// Parts of the old process that the new one takes over.
+pub struct Handed {
+    pub engine: Arc<dyn Engine>,
+    pub engine_url: String,
+    pub router: Arc<Router>,
+    pub shards: usize,
+    pub sockets: Arc<SocketSet>,
+    pub seed: Seed,
+    pub node: String,
+    pub presence: Option<Arc<Presence>>,
+}
+
+/// A started process, ended when this value is dropped before [`NewProcess::leave`].
+struct NewProcess {
+    child: Option<Child>,
+    stream: UnixStream,
+}
+
+/// Starts the new binary and hands everything over to it. Returns its process id once it serves. Blocks the thread.
+///
+/// Errors: the new process did not start or failed. It has ended, and this process serves as before, except after
+/// [`UpgradeError::Lost`].
+pub fn hand_over(handed: &Handed, binary: Option<&Path>) -> Result<u32, UpgradeError> {
+    let mut process = NewProcess::start(binary)?;
+    process.stream.set_read_timeout(Some(READY_TIMEOUT))?;
+    let hello = Hello {
+        protocol: PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").into(),
+        engine: millrace_engine::engine_name(&handed.engine_url).into(),
+        shards: handed.shards,
+        sockets: handed.sockets.names(),
+        seed: handed.seed.clone(),
+        node: handed.node.clone(),
+    };
+    let told = send(&mut process.stream, &hello).and_then(|()| handed.sockets.send(&process.stream));
+    // A process that has refused closes its end before it has read everything.
+    let version = match (process.reply(READY_TIMEOUT)?, told) {
+        (Reply::Ready { version }, Ok(())) => version,
+        (_, told) => return Err(told.err().unwrap_or_else(|| io::ErrorKind::InvalidData.into()).into()),
+    };
+    tracing::info!(pid = process.id(), version, "the new process is ready; handing over");
+    let successor = Successor::new(handed.router.clone(), millrace_engine::unix_ms);
+    process.stream.set_read_timeout(Some(SERVING_TIMEOUT))?;
+    let to = HandOver::new(process.stream.try_clone()?, successor.clone());
+    let serving = handed.engine.hand_over(&to).map_err(UpgradeError::from).and_then(|()| {
+        match process.reply(SERVING_TIMEOUT)? {
+            Reply::Serving { node } => Ok(node),
+            _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+        }
+    });
+    let serving = serving.and_then(|node| {
+        process.stream.set_read_timeout(None)?;
+        handed.presence.iter().for_each(|presence| presence.share_with(Some(&node)));
+        Ok(successor.start(&process.stream)?)
+    });
+    match serving {
+        Ok(()) => Ok(process.leave()),
+        Err(error) => {
+            // The new process must be gone before the engine is opened again.
+            let error = process.end(error);
+            handed.presence.iter().for_each(|presence| presence.share_with(None));
+            successor.lose();
+            handed.engine.take_back().map_err(UpgradeError::Lost)?;
+            Err(error)
+        }
+    }
+}
+
+impl NewProcess {
+    fn start(binary: Option<&Path>) -> Result<Self, UpgradeError> {
+        let program = binary.or(PROGRAM.as_deref()).ok_or(UpgradeError::NoProgram)?.to_owned();
+        let (stream, theirs) = UnixStream::pair()?;
+        let arguments: Vec<OsString> = env::args_os().skip(1).collect();
+        let started = Command::new(&program).args(arguments).env(VARIABLE, "1").stdin(OwnedFd::from(theirs)).spawn();
+        let child = started.map_err(|error| UpgradeError::Start { program, error })?;
+        Ok(Self { child: Some(child), stream })
+    }
+
+    fn id(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Waits for the next reply.
+    ///
+    /// Errors: a refusal, the end of the process, or no reply in time.
+    fn reply(&mut self, timeout: Duration) -> Result<Reply, UpgradeError> {
+        match receive(&mut self.stream) {
+            Ok(Reply::Failed { why }) => Err(UpgradeError::Refused { why }),
+            Ok(reply) => Ok(reply),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(UpgradeError::Timeout(timeout)),
+            Err(error) => Err(self.ended().map_or(UpgradeError::Io(error), |status| UpgradeError::Ended { status })),
+        }
+    }
+
+    /// Returns the exit status if the process ends within [`END_TIMEOUT`].
+    fn ended(&mut self) -> Option<String> {
+        let child = self.child.as_mut()?;
+        let end = Instant::now() + END_TIMEOUT;
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) => return Some(status.to_string()),
+                Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Ends the process. Returns the reason of its failure, with its exit status if it had ended by itself.
+    fn end(mut self, error: UpgradeError) -> UpgradeError {
+        match error {
+            UpgradeError::Io(error) => {
+                self.ended().map_or(UpgradeError::Io(error), |status| UpgradeError::Ended { status })
+            }
+            error => error,
+        }
+    }
+
+    /// Lets the process live, and returns its id.
+    fn leave(mut self) -> u32 {
+        let id = self.id();
+        self.child = None;
+        id
+    }
+}
+
+impl Drop for NewProcess {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
