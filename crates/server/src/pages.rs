@@ -265,8 +265,9 @@ impl Site {
     /// Returns the content security policy of a page. The race page may also connect to the lanes.
     fn policy(&self, path: &str) -> HeaderValue {
         let lanes = self.race.as_ref().filter(|_| path == RACE).and_then(|race| race.lanes().ok());
-        let ports = lanes.iter().flat_map(|lanes| lanes.iter()).map(|lane| format!(" *:{}", lane.port));
-        let policy = POLICY.replace("connect-src 'self'", &format!("connect-src 'self'{}", ports.collect::<String>()));
+        let Some(lanes) = lanes else { return HeaderValue::from_static(POLICY) };
+        let ports: String = lanes.iter().map(|lane| format!(" *:{}", lane.port)).collect();
+        let policy = POLICY.replace("connect-src 'self'", &format!("connect-src 'self'{ports}"));
         HeaderValue::try_from(policy).unwrap_or_else(|_| HeaderValue::from_static(POLICY))
     }
 
