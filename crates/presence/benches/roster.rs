@@ -95,7 +95,7 @@ impl World {
 
     /// One turn of the shard.
     fn turn(&mut self) -> usize {
-        let entries = self.router.mailbox(0).take(Vec::new());
+        let (entries, _) = self.router.mailbox(0).take(Vec::new());
         let count = entries.len();
         for Delivery { route, key, event } in entries {
             if let ChannelEvent::Published(epoch, publication) = event {

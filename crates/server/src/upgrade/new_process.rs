@@ -137,7 +137,7 @@ fn fail(mut stream: &UnixStream, error: &anyhow::Error) {
 async fn deliver(mailbox: &Mailbox, predecessor: &Predecessor) -> io::Result<()> {
     loop {
         mailbox.filled().await;
-        for Delivery { route, event, .. } in mailbox.take(Vec::new()) {
+        for Delivery { route, event, .. } in mailbox.take(Vec::new()).0 {
             match event {
                 ChannelEvent::Published(epoch, publication) => predecessor.publish(&route.name, epoch, publication)?,
                 ChannelEvent::Moved(moved) => predecessor.moved(&route.name, moved.from, moved.top)?,
