@@ -26,7 +26,7 @@ async fn event_has_the_documented_form() {
     assert!(request.is_signed_with(SECRET) && !request.is_signed_with("another secret of 32 bytes"));
     assert_eq!(request.headers["content-type"], "application/json");
     assert_eq!(request.headers["millrace-event-id"].len(), 32);
-    let event = &events(&[request.clone()])[0];
+    let event = &events(std::slice::from_ref(request))[0];
     let expected = json!({
         "id": event["id"], "type": "publication", "time_ms": event["time_ms"], "channel": "chat/7",
         "position": position, "key": "k", "data": { "text": "hello" },
