@@ -198,7 +198,7 @@ impl World {
             let (authority, cookie) = (Arc::new(Guard::new()), "token".into());
             let access = Access { authority, cookie, query: true, hosts: None, is_https: false, behind_proxy: false };
             let counted = Limits::behind(proxies, &limits(), 1024);
-            let admission = Admission::new(limits(), draining, tickets, Arc::new(access), counted, None);
+            let admission = Admission::new(limits(), draining, tickets, Arc::new(access), counted, None, None);
             let context = Context::new(shard, admission, Arc::new(Health));
             context.add_routes(Rc::new(CarCare));
             let secret = NewPublication::new(Kind::Text, SECRET);

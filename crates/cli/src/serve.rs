@@ -7,7 +7,6 @@ use millrace_server::{
     config::Value,
     log,
     tls::dev::{self, Files},
-    upgrade,
 };
 
 use crate::{argument::ArgumentError, cert, number::number, output};
@@ -90,11 +89,10 @@ impl Args {
         let set = self.set.into_iter().map(|(key, text)| Value { key, text, from: "--set".into() });
         // Variables of other programs may contain any bytes; only ours must be UTF-8.
         let env = std::env::vars_os().map(|(name, value)| (name.to_string_lossy().into_owned(), value));
-        let env =
-            env.filter(|(name, _)| name.starts_with("MILLRACE_") && name != upgrade::VARIABLE).map(|(name, value)| {
-                let text = value.into_string().map_err(|_| anyhow::anyhow!("{name} is not UTF-8"))?;
-                Ok((name, text))
-            });
+        let env = env.filter(|(name, _)| name.starts_with("MILLRACE_")).map(|(name, value)| {
+            let text = value.into_string().map_err(|_| anyhow::anyhow!("{name} is not UTF-8"))?;
+            Ok((name, text))
+        });
         let env: Vec<_> = env.collect::<anyhow::Result<_>>()?;
         Ok(Sources::load(self.config.as_deref(), env.into_iter(), named.chain(set))?)
     }

@@ -174,6 +174,8 @@ fn data_channels_work_until_they_move() {
         assert!(reply["ok"]["position"].as_str().is_some_and(|at| at.ends_with(":3")), "{reply}");
 
         let ticket = drain["resume"].as_str().expect("a ticket");
+        // On a connection of its own: the process that answered on this one is the old process.
+        let http = millrace_client::tls::http().build().expect("a client");
         let request = http.post(&connect).header("millrace-resume", ticket);
         let mut new = within(Connection::open(request)).await.expect("data channels");
         let mut resumed = vec![];

@@ -14,6 +14,7 @@ const ENV_PREFIX: &str = "MILLRACE_";
 pub const OTHER_VARIABLES: &[&str] = &[
     // Commands.
     "MILLRACE_TOKEN",
+    "MILLRACE_UPGRADE",
     "MILLRACE_GATEWAY_SECRET",
     // deploy/: haproxy.cfg, compose.yaml and millrace.service.
     "MILLRACE_AGENT1",
@@ -45,6 +46,7 @@ pub const OTHER_VARIABLES: &[&str] = &[
     "MILLRACE_TEST_PUBLISHER",
     "MILLRACE_URL",
     "MILLRACE_UWS",
+    "MILLRACE_WRITE_METRICS",
 ];
 /// Keys whose values are always strings and never shown.
 const SECRETS: &[&str] = &["server.secret", "auth.secret", "admin.token", "turn.secret"];

@@ -109,7 +109,7 @@ impl Server {
         }
     }
 
-    /// Closes the connections that wait for a request, because the server drains.
+    /// Closes the connections that wait for a request, at the end of a drain.
     pub(crate) fn close_idle(&self) {
         let idle = self.shard().sockets().idle_http();
         idle.into_iter().for_each(|id| self.end(id));

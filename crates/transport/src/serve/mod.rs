@@ -254,8 +254,8 @@ async fn accept(server: Rc<Server>, listener: TcpListener, tls: Option<Rc<tls::A
         }
     };
     drop(listener);
-    server.close_idle();
     drain::drain(&context.shard, &context.admission, drain).await;
+    server.close_idle();
     std::future::pending().await
 }
 
@@ -379,7 +379,7 @@ async fn http1(
         let (context, next, served) = (server.context.clone(), next.clone(), served.clone());
         service_fn(move |mut request: Request<Incoming>| {
             let (context, next) = (context.clone(), next.clone());
-            let is_last = served.take(&mut request, &context.admission.limits);
+            let is_last = served.take(&mut request, &context.admission.limits) || context.admission.is_draining();
             let closes = is_last || asks_to_close(request.headers());
             // Boxed, so that the memory for a request is held only while the request is answered, not for the whole
             // connection.
@@ -414,8 +414,13 @@ async fn http1(
             service,
         );
     let context = server.context.clone();
-    let drains = context.admission.drains();
-    tokio::pin!(drains);
+    // During a drain the client gets a response to its next request, and connects again after it. A connection that is
+    // closed at once may lose a request that is on its way.
+    let drained = async {
+        let drain = context.admission.drains().await;
+        tokio::time::sleep(drain.window).await;
+    };
+    tokio::pin!(drained);
     let mut is_shutting_down = false;
     loop {
         tokio::select! {
@@ -427,7 +432,7 @@ async fn http1(
                 served?;
                 break;
             }
-            _ = &mut drains, if !is_shutting_down => {
+            () = &mut drained, if !is_shutting_down => {
                 is_shutting_down = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }
