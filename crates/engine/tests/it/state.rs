@@ -371,6 +371,41 @@ fn number_of_keys_is_limited() {
     });
 }
 
+/// A reader gets a state of a million keys, its maximum, in pages of a thousand, while keys change.
+#[test]
+fn million_keys_are_read_in_bounded_pages() {
+    const KEYS: u64 = 1_000_000;
+    let history = HistoryConfig { state: true, count_max: 1000, keys_max: KEYS as usize, ..HistoryConfig::default() };
+    let world = World::open("memory", Config { history, ..Config::default() }, true);
+    let key = |i: u64| format!("key {i}");
+    (0..KEYS).for_each(|i| drop(world.append("a", keyed(&key(i), "old"))));
+    assert_eq!(refused(&world, "a", keyed("one more", "x")).code, Code::TooMany);
+    let limit = PageLimit { count: 1000, ..LIMIT };
+    let (mut since, mut pages, mut entries, mut seen) = (Since::State, 0, 0, vec![false; KEYS as usize]);
+    loop {
+        let page = page(&world, "a", since, limit);
+        assert!(page.gap.is_none() && page.publications.len() <= limit.count);
+        pages += 1;
+        for publication in &page.publications {
+            let i: usize = publication.key.as_deref().unwrap().strip_prefix("key ").unwrap().parse().unwrap();
+            seen[i] = true;
+            entries += 1;
+        }
+        if let Part::StateEnd { .. } = page.part {
+            break;
+        }
+        // A key that was read already changes, and one that was not.
+        world.append("a", keyed(&key(pages * 7), "new"));
+        world.append("a", keyed(&key(KEYS - 1 - pages * 7), "new"));
+        since = page.next();
+    }
+    assert!(seen.iter().all(|seen| *seen), "every key was read");
+    assert!((KEYS..=KEYS + 2 * pages).contains(&entries), "{entries} entries on {pages} pages");
+    let (channels, bytes) = world.engine.size();
+    assert!(channels == 1 && bytes < 20 * KEYS as usize, "{channels} channels with {bytes} bytes of keys and payloads");
+    world.engine.close();
+}
+
 #[test]
 fn state_needs_its_setting_and_keys() {
     on_every_engine(config(), |world| {
