@@ -378,7 +378,9 @@ fn million_keys_are_read_in_bounded_pages() {
     let history = HistoryConfig { state: true, count_max: 1000, keys_max: KEYS as usize, ..HistoryConfig::default() };
     let world = World::open("memory", Config { history, ..Config::default() }, true);
     let key = |i: u64| format!("key {i}");
-    (0..KEYS).for_each(|i| drop(world.append("a", keyed(&key(i), "old"))));
+    for i in 0..KEYS {
+        world.append("a", keyed(&key(i), "old"));
+    }
     assert_eq!(refused(&world, "a", keyed("one more", "x")).code, Code::TooMany);
     let limit = PageLimit { count: 1000, ..LIMIT };
     let (mut since, mut pages, mut entries, mut seen) = (Since::State, 0, 0, vec![false; KEYS as usize]);
