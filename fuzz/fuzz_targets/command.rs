@@ -9,7 +9,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use libfuzzer_sys::fuzz_target;
 use millrace_protocol::{
     Expected, KEY_BYTES_MAX, Kind, NewPublication, Since,
-    session::{Command, decode_command, decode_publish, encode_error_push, encode_reply},
+    session::{Command, RosterPage, decode_command, decode_publish, encode_error_push, encode_reply},
 };
 use serde_json::{Value, json, value::RawValue};
 
@@ -75,7 +75,17 @@ fn encode(id: u64, command: &Command) -> String {
     let command = match command {
         Command::Subscribe(subscription) => json!({ "subscribe": subscription.to_json() }),
         Command::Unsubscribe { target } => json!({ "unsubscribe": { "channel": target.as_str() } }),
-        Command::Presence { channel } => json!({ "presence": { "channel": channel.as_str() } }),
+        Command::Presence { channel, members } => {
+            let mut body = json!({ "channel": channel.as_str() });
+            if let Some(RosterPage { since, limit }) = members {
+                body["members"] = true.into();
+                body["limit"] = (*limit).into();
+                if *since != Since::State {
+                    body["after"] = place(*since);
+                }
+            }
+            json!({ "presence": body })
+        }
         Command::Refresh { token } => json!({ "refresh": { "token": token.as_str() } }),
         Command::Ping => json!({ "ping": {} }),
         Command::History { channel, since, until, limit } => {
