@@ -219,7 +219,7 @@ impl List {
         }
         let batch_ms = match self.batch_until_ms {
             // The rest of the batch follows when writes are answered.
-            Some(_) => None,
+            Some(_) => (self.in_flight < IN_FLIGHT_MAX).then_some(0),
             None => {
                 let next_ms = self.last_batch_ms.filter(|_| !self.is_leaving).map_or(0, |last_ms| last_ms + BATCH_MS);
                 self.due.first().map(|(due_ms, _)| next_ms.max(*due_ms))

@@ -82,6 +82,19 @@ fn at(ms: u64, keys: &[&str]) -> Vec<(u64, String)> {
     keys.iter().map(|key| (ms, (*key).to_owned())).collect()
 }
 
+/// More members than the writes that may be in progress at a time join at once.
+#[test]
+fn every_member_of_a_large_batch_is_written() {
+    let mut bench = Bench::new();
+    bench.change("first", 1);
+    let (roster, now) = (bench.roster.clone(), bench.now());
+    for i in 0..5000 {
+        bench.writer.change(&roster, &format!("member {i}").into(), 1, None, GRACE_MS, now);
+    }
+    bench.run_until(2000);
+    assert_eq!((bench.writer.stats().entries, bench.writes.len()), (5001, 5001));
+}
+
 #[test]
 fn joins_are_written_at_once_then_in_batches() {
     let mut bench = Bench::new();
