@@ -50,11 +50,6 @@ impl<D: Deliver> MemoryEngine<D> {
         self.successor.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the engine that has the channels of a stripe that was handed over.
-    pub(super) fn successor(&self) -> Arc<dyn Engine> {
-        self.handed_over_to().expect("a stripe is handed over to a successor")
-    }
-
     /// Adds the channels of the engine of an old process. The engine is new and has the epoch of the old one.
     ///
     /// Errors: a channel that is malformed.

@@ -232,7 +232,11 @@ impl<D: Deliver> MemoryEngine<D> {
         }
         if stripe.handed_over.is_some() {
             drop(stripe);
-            return self.successor().append(name, publication);
+            return match self.handed_over_to() {
+                Some(successor) => successor.append(name, publication),
+                // The channels were taken back meanwhile.
+                None => self.append_to_any(slot, name, publication),
+            };
         }
         let (holder, namespace) = (publication.holder, self.shares.namespace(name));
         if let Err(refused) = self.check_first(&publication, namespace) {
@@ -318,7 +322,14 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
             true => Err(no_state()),
             false => Ok(history.page(since, policy, limit, now_ms, bounds)),
         });
-        page.map_or_else(|| self.successor().page(name, since, policy, limit), Answer::now)
+        let Some(page) = page else {
+            return match self.handed_over_to() {
+                Some(successor) => successor.page(name, since, policy, limit),
+                // The channels were taken back meanwhile.
+                None => self.page(name, since, policy, limit),
+            };
+        };
+        Answer::now(page)
     }
 
     fn newest(&self, name: &ChannelName) -> Answer<Result<Newest, Error>> {
@@ -328,7 +339,13 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
             let publication = history.newest().filter(|newest| !newest.is_expired(now_ms)).cloned();
             Newest { top: history.top(), publication }
         });
-        newest.map_or_else(|| self.successor().newest(name), |newest| Answer::now(Ok(newest)))
+        let Some(newest) = newest else {
+            return match self.handed_over_to() {
+                Some(successor) => successor.newest(name),
+                None => self.newest(name),
+            };
+        };
+        Answer::now(Ok(newest))
     }
 
     fn channels(
