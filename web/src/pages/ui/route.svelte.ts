@@ -1,0 +1,52 @@
+// The address of the page: `/ui/VIEW?..`. The filters of a page are in its query, so that a link shares them.
+import { ROOT, viewAt, type View } from './views';
+
+let view = $state.raw<View>(viewAt(location.pathname));
+let query = $state.raw(new URLSearchParams(location.search));
+
+export const route = {
+  get view() {
+    return view;
+  },
+  get query() {
+    return query;
+  },
+};
+
+function read(): void {
+  view = viewAt(location.pathname);
+  query = new URLSearchParams(location.search);
+}
+
+addEventListener('popstate', read);
+
+/** Opens a page of this application, for example `/ui/channels?channel=a`. */
+export function go(to: string): void {
+  if (to !== location.pathname + location.search) history.pushState(undefined, '', to);
+  read();
+}
+
+/** Changes parameters of the query without a new entry in the history. An empty value removes its parameter. */
+export function setQuery(changes: Readonly<Record<string, string | undefined>>): void {
+  const next = new URLSearchParams(location.search);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value) next.set(name, value);
+    else next.delete(name);
+  }
+  const text = next.toString();
+  history.replaceState(history.state, '', location.pathname + (text && `?${text}`));
+  read();
+}
+
+/** Opens links of this application without loading the page again. Links with a modifier key stay those of the browser. */
+export function onLink(event: MouseEvent): void {
+  const link = event.target instanceof Element ? event.target.closest('a') : null;
+  if (!link || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  const url = new URL(link.href);
+  if (url.origin !== location.origin || !(url.pathname === ROOT || url.pathname.startsWith(`${ROOT}/`)) || link.target) return;
+  event.preventDefault();
+  go(url.pathname + url.search);
+}
+
+/** Address of a channel's page. */
+export const channelPath = (channel: string): string => `${ROOT}/channels?channel=${encodeURIComponent(channel)}`;
