@@ -337,8 +337,8 @@ impl Pages for Site {
     }
 }
 
-/// Maps all rooms to one page, all gateways to another, and all operator pages to a third. The page reads the rest of
-/// its own address.
+/// Maps all rooms to one page, all gateways to another, and all views of operators to a third. The page reads the name
+/// from its own address.
 fn page_of(path: &str) -> &str {
     let is_name = |page: &str| {
         path.strip_prefix(page).and_then(|rest| rest.strip_prefix('/')).is_some_and(|name| !name.contains('/'))
@@ -397,9 +397,6 @@ mod tests {
             ("/gateway", "/gateway"),
             ("/gateway/mill-1", "/gateway"),
             ("/gateway/a/b", "/gateway/a/b"),
-            ("/ui", "/ui"),
-            ("/ui/connections", "/ui"),
-            ("/ui/a/b", "/ui/a/b"),
             ("/gateways/a", "/gateways/a"),
             ("/carcare/a", "/carcare/a"),
         ] {
