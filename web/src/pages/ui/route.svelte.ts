@@ -1,7 +1,7 @@
 // The address of the page: `/ui/VIEW?..`. The filters of a page are in its query, so that a link shares them.
-import { ROOT, viewAt, type View } from './views';
+import { ROOT, viewAt } from './views';
 
-let view = $state.raw<View>(viewAt(location.pathname));
+let view = $state.raw(viewAt(location.pathname));
 let query = $state.raw(new URLSearchParams(location.search));
 
 export const route = {

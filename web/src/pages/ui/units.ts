@@ -4,7 +4,7 @@ import { UNKNOWN } from '../../lib/format';
 
 export { bytes, ms, plain, short, us, UNKNOWN, type Format };
 
-export const perS: Format = (value) => (value === undefined || value === null ? UNKNOWN : `${short(round(value))} /s`);
+export const perS: Format = (value) => (value === undefined || value === null ? UNKNOWN : `${short(round(value)).replace(/^[^ ]*$/, '$& ')}/s`);
 export const bytesPerS: Format = (value) => (value === undefined || value === null ? UNKNOWN : `${bytes(value)}/s`);
 /** CPU time per time: `0.4 cores`. */
 export const cores: Format = (value) => (value === undefined || value === null ? UNKNOWN : `${plain(Math.round(value * 100) / 100)} ${value === 1 ? 'core' : 'cores'}`);
@@ -39,13 +39,14 @@ export function age(value: number | null | undefined): string {
 export const time = (value: number): string => hours.format(value);
 const hours = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
 
-const TRANSPORTS: Readonly<Record<string, string>> = {
+const LABELS: Readonly<Record<string, string>> = {
   websocket: 'WebSocket',
-  session: 'Session',
   sse: 'SSE',
   stream: 'HTTP stream',
   'long-polling': 'Long polling',
   polling: 'Polling',
   'data-channel': 'Data channel',
 };
-export const transport = (name: string): string => TRANSPORTS[name] ?? name;
+export const transport = (name: string): string => LABELS[name] ?? name;
+/** Transports as the server names them, in the order of charts. */
+export const TRANSPORTS = ['websocket', 'sse', 'stream', 'long-polling', 'polling', 'data-channel'] as const;

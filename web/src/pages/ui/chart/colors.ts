@@ -16,5 +16,5 @@ export function onColors(fn: () => void): () => void {
   return () => dark.removeEventListener('change', fn);
 }
 
-/** Returns a color with an opacity from 0 to 1. */
-export const faded = (color: string, opacity: number): string => color.replace(/^rgba?\(([^)]*?)(?:,\s*[\d.]+)?\)$/, (_, channels: string) => `rgba(${channels.split(/[\s,/]+/).slice(0, 3).join(', ')}, ${opacity})`);
+/** Returns a computed color, such as `rgb(0, 103, 165)`, with an opacity from 0 to 1. */
+export const faded = (color: string, opacity: number): string => `rgba(${color.match(/[\d.]+/g)?.slice(0, 3).join(', ') ?? '0, 0, 0'}, ${opacity})`;

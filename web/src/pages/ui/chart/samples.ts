@@ -72,6 +72,13 @@ export class Samples {
     return this.length === 0 ? undefined : this.value(name, this.length - 1);
   }
 
+  /** Returns whether a column has a value other than 0. */
+  some(name: string): boolean {
+    const column = this.#columns.get(name);
+    for (let i = 0; column && i < this.length; i++) if (column[this.#at(i)]! > 0) return true;
+    return false;
+  }
+
   /** Returns the index of the first sample at or after a time in seconds. */
   from(seconds: number): number {
     let [low, high] = [0, this.length];
