@@ -3,7 +3,8 @@ import { mkdirSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { expect, test, type Page } from '@playwright/test';
 import { openCar, url } from './page.ts';
-import { simulateTicker } from './server.ts';
+import { serve, simulate, simulateTicker } from './server.ts';
+import { figure, publishMany, read } from './ui-server.ts';
 
 const images = fileURLToPath(new URL('../../docs/images/', import.meta.url));
 mkdirSync(images, { recursive: true });
@@ -54,6 +55,44 @@ test.describe('prices', () => {
       await ticker.stop();
     }
   });
+});
+
+test.describe('operators', () => {
+  for (const colorScheme of ['light', 'dark'] as const) {
+    test.describe(colorScheme, () => {
+      test.use({ viewport: { width: 1280, height: 800 }, colorScheme });
+      test('the operator pages', async ({ page }) => {
+        test.setTimeout(240_000);
+        const own = await serve();
+        const fleet = simulate(own.url, 40);
+        const ticker = simulateTicker(own.url, '20ms');
+        const readers = [];
+        try {
+          await page.goto(`${own.url}/ui?span=60`);
+          // The number of readers grows while the charts fill.
+          for (let i = 0; i < 480; i++) {
+            const kind = (['text/event-stream', 'application/x-ndjson', 'websocket'] as const)[i % 5 < 2 ? 0 : i % 5 < 3 ? 1 : 2];
+            readers.push(await read(own.url, `cars/${(i % 40) + 1}/telemetry`, { kind }));
+            if (i % 8 === 0) await expect.poll(() => figure(page, 'Connections')).toBeGreaterThan(i);
+          }
+          for (let i = 0; i < 12; i++) readers.push(await read(own.url, 'bulk', { isSlow: true }));
+          await page.mouse.move(0, 0);
+          await page.screenshot({ path: `${images}ui-overview-${colorScheme}.png` });
+          await page.goto(`${own.url}/ui/channels?channel=cars/1/telemetry`);
+          await expect(page.locator('[data-offset]').nth(20)).toBeVisible();
+          await page.screenshot({ path: `${images}ui-channel-${colorScheme}.png` });
+          for (let i = 0; i < 20; i++) await publishMany(own.url, 'bulk', 10, 'x'.repeat(60_000));
+          await page.goto(`${own.url}/ui/connections`);
+          await expect(page.locator('tbody tr')).toHaveCount(100);
+          await page.screenshot({ path: `${images}ui-connections-${colorScheme}.png` });
+        } finally {
+          for (const reader of readers) reader.close();
+          await Promise.all([fleet.stop(), ticker.stop()]);
+          await own.stop();
+        }
+      });
+    });
+  }
 });
 
 test.describe('start', () => {
