@@ -1,4 +1,4 @@
-// Who may open the operator pages: tokens without, with and with a wrong permission, and other origins.
+// Access to the operator pages: tokens of operators and of users, expired tokens, other origins.
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -38,7 +38,7 @@ export function setQuery(changes: Readonly<Record<string, string | undefined>>):
   read();
 }
 
-/** Opens links of this application without loading the page again. Links with a modifier key stay those of the browser. */
+/** Opens links of this application without loading the page again. The browser opens links with a modifier key. */
 export function onLink(event: MouseEvent): void {
   const link = event.target instanceof Element ? event.target.closest('a') : null;
   if (!link || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
