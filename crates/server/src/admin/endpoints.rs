@@ -5,10 +5,32 @@ use millrace_transport::route::Endpoint;
 pub const FOLDER: &str = "/v1/admin/";
 
 /// Endpoints of operator requests. The admin listener also serves them below `/admin/`.
-pub const ENDPOINTS: [&Endpoint; 10] =
-    [&CHANNELS, &CONNECTIONS, &DISCONNECT, &UNSUBSCRIBE, &REVOKE, &REFRESH, &CONFIG, &WEBHOOKS, &DEAD_LETTERS, &REPLAY];
+pub const ENDPOINTS: [&Endpoint; 16] = [
+    &CHANNELS,
+    &CHANNEL,
+    &TAIL,
+    &PAGE,
+    &CONNECTIONS,
+    &SLOW,
+    &ROOMS,
+    &HOOKS,
+    &DISCONNECT,
+    &UNSUBSCRIBE,
+    &REVOKE,
+    &REFRESH,
+    &CONFIG,
+    &WEBHOOKS,
+    &DEAD_LETTERS,
+    &REPLAY,
+];
 
 pub const CHANNELS: Endpoint = Endpoint::new("/v1/admin/channels", "GET");
+pub const CHANNEL: Endpoint = Endpoint::new("/v1/admin/channel", "GET");
+pub const TAIL: Endpoint = Endpoint::new("/v1/admin/tail", "GET");
+pub const PAGE: Endpoint = Endpoint::new("/v1/admin/page", "GET");
+pub const SLOW: Endpoint = Endpoint::new("/v1/admin/slow", "GET");
+pub const ROOMS: Endpoint = Endpoint::new("/v1/admin/rooms", "GET");
+pub const HOOKS: Endpoint = Endpoint::new("/v1/admin/hooks", "GET");
 pub const CONNECTIONS: Endpoint = Endpoint::new("/v1/admin/connections", "GET");
 pub const DISCONNECT: Endpoint = Endpoint::new("/v1/admin/disconnect", "POST");
 pub const UNSUBSCRIBE: Endpoint = Endpoint::new("/v1/admin/unsubscribe", "POST");

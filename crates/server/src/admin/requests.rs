@@ -7,9 +7,10 @@ use serde_json::{Map, Value, json};
 use super::{
     Admin,
     endpoints::{
-        CHANNELS, CONFIG, CONNECTIONS, DEAD_LETTERS, DISCONNECT, REFRESH, REPLAY, REVOKE, UNSUBSCRIBE, WEBHOOKS,
+        CHANNEL, CHANNELS, CONFIG, CONNECTIONS, DEAD_LETTERS, DISCONNECT, HOOKS, PAGE, REFRESH, REPLAY, REVOKE, ROOMS,
+        SLOW, TAIL, UNSUBSCRIBE, WEBHOOKS,
     },
-    filter::{ConnectionId, Filter},
+    filter::Filter,
     nodes::{Gathered, NodeQuestion},
 };
 use crate::auth::Revoked;
@@ -48,15 +49,33 @@ impl Admin {
         if endpoint == &CONNECTIONS {
             return self.connections(&query).await;
         }
+        if endpoint == &SLOW {
+            return self.slow(&query).await;
+        }
+        if endpoint == &CHANNEL {
+            return self.channel(&query).await;
+        }
+        if endpoint == &TAIL {
+            return self.tail(&query).await;
+        }
+        if endpoint == &PAGE {
+            return self.page(&query).await;
+        }
+        if endpoint == &ROOMS {
+            return self.rooms(&query).await;
+        }
         if endpoint == &DEAD_LETTERS {
             return self.dead_letters(&query).await;
         }
+        if endpoint == &CONFIG {
+            return self.show_config(&query);
+        }
         no_parameters()?;
+        if endpoint == &HOOKS {
+            return self.hooks_of_nodes().await;
+        }
         if endpoint == &WEBHOOKS {
             return self.webhooks_of_nodes().await;
-        }
-        if endpoint == &CONFIG {
-            return Ok(self.config.borrow().clone());
         }
         let body = object(&body)?;
         if endpoint == &REVOKE {
@@ -81,40 +100,6 @@ impl Admin {
         debug_assert_eq!(endpoint, &REFRESH);
         let (within_s, filter) = refresh_body(body)?;
         self.change_all("refreshed", NodeQuestion::Refresh { filter, within_s }).await
-    }
-
-    async fn connections(&self, query: &str) -> Result<Value, Error> {
-        let known = ["id", "subject", "address", "transport", "channel", "after", "limit"];
-        let query = Query::parse_text(query, &known, &[])?;
-        let text = |name: &str| query.get(name).map(str::to_owned);
-        let address = query.get("address").map(|address| {
-            address.parse().map_err(|_| Error::new(Code::BadRequest, "`address` is an IP address without a port"))
-        });
-        let filter = Filter {
-            id: text("id"),
-            subject: text("subject"),
-            address: address.transpose()?,
-            transport: text("transport"),
-            channel: text("channel"),
-        };
-        let (after, limit) = (text("after"), limit(&query)?);
-        if let Some(after) = &after {
-            after.parse::<ConnectionId>()?;
-        }
-        let Gathered { answers, missing } = self.gather(&NodeQuestion::Connections { filter, after, limit }).await?;
-        let (mut connections, mut more) = (Vec::new(), false);
-        for (_, mut answer) in answers {
-            if more {
-                break;
-            }
-            if let Some(Value::Array(of_node)) = answer.get_mut("connections").map(Value::take) {
-                connections.extend(of_node);
-            }
-            // The rest of this node comes before the connections of the next one.
-            more = answer["more"] == true || connections.len() > limit;
-        }
-        connections.truncate(limit);
-        Ok(Gathered::with_missing(missing, json!({ "connections": connections, "more": more })))
     }
 
     async fn change_all(&self, done: &str, question: NodeQuestion) -> Result<Value, Error> {
