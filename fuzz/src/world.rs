@@ -196,7 +196,15 @@ impl World {
             // The proxy header of every client is trusted.
             let proxies = Proxies { trusted: Config::default().exempt, header: ForwardedHeader::XForwardedFor };
             let (authority, cookie) = (Arc::new(Guard::new()), "token".into());
-            let access = Access { authority, cookie, query: true, hosts: None, is_https: false, behind_proxy: false };
+            let access = Access {
+                authority,
+                cookie,
+                query: true,
+                hosts: None,
+                trusts_own_pages: false,
+                is_https: false,
+                behind_proxy: false,
+            };
             let counted = Limits::behind(proxies, &limits(), 1024);
             let admission = Admission::new(limits(), draining, tickets, Arc::new(access), counted, None, None);
             let context = Context::new(shard, admission, Arc::new(Health));

@@ -4,6 +4,8 @@
 //! An engine knows no clients, transports or threads. It passes accepted publications to [`Deliver`], in order per
 //! channel.
 //!
+//! Channels that belong to one node ([`WithLocal`]) stay in its memory, whatever the engine.
+//!
 //! Read first: [`Engine`], [`Answer`], [`MemoryEngine`]. To add an engine, add a folder here, an entry in [`ENGINES`]
 //! and a variant of `EngineUrl`. The contract suite (`tests/it/contract.rs`) then runs it.
 
@@ -12,6 +14,7 @@ mod config;
 mod deliver;
 mod engine;
 pub mod hand_over;
+mod local;
 mod log_rate_limit;
 mod memory;
 mod mirror;
@@ -28,6 +31,7 @@ pub use answer::Answer;
 pub use config::{Config, HistoryConfig, INTERNAL_LOGS};
 pub use deliver::Deliver;
 pub use engine::{Answerer, ChannelSlot, Engine, Newest, NodeAnswers};
+pub use local::WithLocal;
 pub use log_rate_limit::LogRateLimit;
 pub use memory::MemoryEngine;
 pub use open_error::OpenError;

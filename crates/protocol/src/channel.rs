@@ -173,9 +173,22 @@ impl Borrow<str> for ChannelName {
 /// Namespace of the channels that the server itself uses. No pattern matches them, and no client may use them.
 pub const INTERNAL: &str = ":millrace";
 
-/// Returns true for a channel of the server itself; see [`INTERNAL`].
+/// Namespace of the channels for operators. No pattern matches them, only operators may read them, and only the server
+/// publishes to them. They belong to one node and never leave it.
+pub const LOCAL: &str = ":admin";
+
+/// Returns true for a channel of the server itself; see [`INTERNAL`] and [`LOCAL`].
 pub fn is_internal(channel: &str) -> bool {
-    channel.strip_prefix(INTERNAL).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    is_in(channel, INTERNAL) || is_local(channel)
+}
+
+/// Returns true for a channel of a node for operators; see [`LOCAL`].
+pub fn is_local(channel: &str) -> bool {
+    is_in(channel, LOCAL)
+}
+
+fn is_in(channel: &str, namespace: &str) -> bool {
+    channel.strip_prefix(namespace).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// End of the name of a channel that holds a roster.
@@ -252,15 +265,17 @@ mod tests {
 
     #[test]
     fn no_pattern_matches_internal_channels() {
-        for pattern in ["#", "+/#", "+/revocations", ":millrace/#", ":millrace/+"] {
+        for pattern in ["#", "+/#", "+/x", ":millrace/#", ":millrace/+", ":admin/#", ":admin/+"] {
             let pattern = Pattern::parse(pattern).unwrap();
-            assert!(
-                !pattern.matches(":millrace/revocations") && !pattern.covers(":millrace/revocations"),
-                "{pattern:?}"
-            );
-            assert!(!pattern.covers(":millrace/#"), "{pattern:?}");
+            for channel in [":millrace/x", ":admin/x"] {
+                assert!(!pattern.matches(channel) && !pattern.covers(channel), "{pattern:?} {channel}");
+            }
+            assert!(!pattern.covers(":millrace/#") && !pattern.covers(":admin/#"), "{pattern:?}");
         }
         for (channel, internal) in [
+            (":admin", true),
+            (":admin/follow/1", true),
+            (":administration/x", false),
             (":millrace", true),
             (":millrace/x/y", true),
             (":millracer/x", false),

@@ -19,8 +19,8 @@ mod transport;
 pub mod websocket;
 
 pub use channel::{
-    ChannelName, INTERNAL, NAME_BYTES_MAX, Pattern, ROSTER_NAME_BYTES_MAX, is_internal, is_reserved, is_room_state,
-    roster_of,
+    ChannelName, INTERNAL, LOCAL, NAME_BYTES_MAX, Pattern, ROSTER_NAME_BYTES_MAX, is_internal, is_local, is_reserved,
+    is_room_state, roster_of,
 };
 pub use encoding::Encoding;
 pub use error::{CODES, Code, Error};

@@ -11,7 +11,7 @@ pub use pages::DOCUMENT;
 
 /// Returns every endpoint of the client port, except the web pages.
 pub fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
-    let own = admin::ENDPOINTS.into_iter().chain(pages::ENDPOINTS);
+    let own = admin::ENDPOINTS.iter().map(|request| &request.endpoint).chain(pages::ENDPOINTS);
     let added = millrace_conference::endpoints().chain(millrace_carcare::ENDPOINTS.iter().copied());
     let added = added.chain(millrace_race::ENDPOINTS.iter().copied());
     route::ENDPOINTS.iter().copied().chain(added).chain(own)

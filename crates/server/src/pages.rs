@@ -324,6 +324,7 @@ impl Pages for Site {
                         | "/battery"
                         | "/ticker"
                         | "/race"
+                        | "/ui"
                 ) =>
             {
                 Some(not_built())
@@ -336,12 +337,13 @@ impl Pages for Site {
     }
 }
 
-/// Maps all rooms to one page, and all gateways to another. The page reads the name from its own address.
+/// Maps all rooms to one page, all gateways to another, and all views of operators to a third. The page reads the name
+/// from its own address.
 fn page_of(path: &str) -> &str {
     let is_name = |page: &str| {
         path.strip_prefix(page).and_then(|rest| rest.strip_prefix('/')).is_some_and(|name| !name.contains('/'))
     };
-    ["/rooms", "/gateway"].into_iter().find(|page| is_name(page)).unwrap_or(path)
+    ["/rooms", "/gateway", "/ui"].into_iter().find(|page| is_name(page)).unwrap_or(path)
 }
 
 fn load() -> HashMap<String, Loaded> {

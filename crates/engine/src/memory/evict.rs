@@ -244,7 +244,7 @@ impl<D: Deliver> MemoryEngine<D> {
     /// Evicts channels and remembers only the highest offset among them. So no position is assigned twice, and a
     /// reader that returns with a position of an evicted channel gets a gap. Returns the number of evicted channels.
     /// Cost: O(channels).
-    fn forget(&self, mut leaves: impl FnMut(&Channel<D::Route>) -> bool) -> usize {
+    pub(super) fn forget(&self, mut leaves: impl FnMut(&Channel<D::Route>) -> bool) -> usize {
         let mut gone = 0;
         for stripe in &self.stripes {
             let mut stripe = lock(stripe);

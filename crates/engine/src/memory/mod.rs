@@ -4,6 +4,7 @@
 mod evict;
 mod hand_over;
 mod level;
+mod remove;
 
 pub(crate) use evict::IDLE_MS;
 pub(crate) use level::{level, up_to};

@@ -36,13 +36,13 @@ impl Routes for AdminRoutes {
         path.starts_with(FOLDER).then(|| -> Answering<'a> {
             Box::pin(async move {
                 context.admission.check_operator(parts).await?;
-                let endpoint = find(path)?;
-                if endpoint.allow != parts.method.as_str() {
-                    return Ok(plain(endpoint.refuse_method()));
+                let asked = find(path)?;
+                if asked.endpoint.allow != parts.method.as_str() {
+                    return Ok(plain(asked.endpoint.refuse_method()));
                 }
                 let body = read_body(&context.admission, &parts.headers, body, BODY_BYTES_MAX).await?;
                 let query = parts.uri.query().unwrap_or_default().to_owned();
-                let answer = self.0.ask(Request { endpoint, query, body }).await?;
+                let answer = self.0.ask(Request { asked, query, body }).await?;
                 context.admission.charge(json_response(&answer)).map(plain)
             })
         })
@@ -51,11 +51,11 @@ impl Routes for AdminRoutes {
 
 impl Admin {
     /// Answers a request on the admin listener.
-    pub async fn answer(&self, parts: Parts, body: Bytes) -> Response {
+    pub async fn answer(self: &Rc<Self>, parts: Parts, body: Bytes) -> Response {
         self.route(&parts, body).await.unwrap_or_else(|error| problem(&error))
     }
 
-    async fn route(&self, parts: &Parts, body: Bytes) -> Result<Response, Error> {
+    async fn route(self: &Rc<Self>, parts: &Parts, body: Bytes) -> Result<Response, Error> {
         if !self.is_authorized(parts) {
             let detail = "send `admin.token` as `Authorization: Bearer TOKEN`";
             return Err(Error::new(Code::Unauthorized, detail));
@@ -71,12 +71,12 @@ impl Admin {
             (&Method::GET, "/readyz") => return Ok(self.site.readiness()),
             _ => {}
         }
-        let endpoint = find(&path)?;
-        if endpoint.allow != parts.method.as_str() {
-            return Ok(endpoint.refuse_method());
+        let asked = find(&path)?;
+        if asked.endpoint.allow != parts.method.as_str() {
+            return Ok(asked.endpoint.refuse_method());
         }
         let query = parts.uri.query().unwrap_or_default().to_owned();
-        Ok(json_response(&self.handle(Request { endpoint, query, body }).await?))
+        Ok(json_response(&self.handle(Request { asked, query, body }).await?))
     }
 
     /// Checks the admin token in constant time.

@@ -1,11 +1,18 @@
+use std::{pin::Pin, rc::Rc};
+
 use millrace_protocol::{Code, Error};
 use millrace_transport::route::Endpoint;
+use serde_json::{Map, Value};
+
+use super::Admin;
 
 /// Folder of operator requests on both doors.
 pub const FOLDER: &str = "/v1/admin/";
 
-/// Endpoints of operator requests. The admin listener also serves them below `/admin/`.
-pub const ENDPOINTS: [&Endpoint; 16] = [
+/// Operator requests. The admin listener also serves them below `/admin/`.
+pub const ENDPOINTS: &[&AdminEndpoint] = &[
+    &OVERVIEW,
+    &SAMPLES,
     &CHANNELS,
     &CHANNEL,
     &TAIL,
@@ -22,29 +29,121 @@ pub const ENDPOINTS: [&Endpoint; 16] = [
     &WEBHOOKS,
     &DEAD_LETTERS,
     &REPLAY,
+    &FOLLOW,
 ];
 
-pub const CHANNELS: Endpoint = Endpoint::new("/v1/admin/channels", "GET");
-pub const CHANNEL: Endpoint = Endpoint::new("/v1/admin/channel", "GET");
-pub const TAIL: Endpoint = Endpoint::new("/v1/admin/tail", "GET");
-pub const PAGE: Endpoint = Endpoint::new("/v1/admin/page", "GET");
-pub const SLOW: Endpoint = Endpoint::new("/v1/admin/slow", "GET");
-pub const ROOMS: Endpoint = Endpoint::new("/v1/admin/rooms", "GET");
-pub const HOOKS: Endpoint = Endpoint::new("/v1/admin/hooks", "GET");
-pub const CONNECTIONS: Endpoint = Endpoint::new("/v1/admin/connections", "GET");
-pub const DISCONNECT: Endpoint = Endpoint::new("/v1/admin/disconnect", "POST");
-pub const UNSUBSCRIBE: Endpoint = Endpoint::new("/v1/admin/unsubscribe", "POST");
-pub const REVOKE: Endpoint = Endpoint::new("/v1/admin/revoke", "POST");
-pub const REFRESH: Endpoint = Endpoint::new("/v1/admin/refresh", "POST");
-pub const CONFIG: Endpoint = Endpoint::new("/v1/admin/config", "GET");
-pub const WEBHOOKS: Endpoint = Endpoint::new("/v1/admin/webhooks", "GET");
-pub const DEAD_LETTERS: Endpoint = Endpoint::new("/v1/admin/webhooks/dead", "GET");
-pub const REPLAY: Endpoint = Endpoint::new("/v1/admin/webhooks/replay", "POST");
+const OVERVIEW: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/overview", "GET"), Rows::of("nodes", &["node"]), |admin, query| {
+        Box::pin(admin.overview(query))
+    });
+const SAMPLES: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/samples", "GET"), Rows::NONE, |admin, query| Box::pin(admin.samples(query)));
+const CHANNELS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/channels", "GET"), Rows::of("channels", &["channel"]), |admin, query| {
+        Box::pin(admin.channels(query))
+    });
+const CHANNEL: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/channel", "GET"), Rows::NONE, |admin, query| Box::pin(admin.channel(query)));
+const TAIL: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/tail", "GET"), Rows::of("publications", &["offset"]), |admin, query| {
+        Box::pin(admin.tail(query))
+    });
+const PAGE: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/page", "GET"), Rows::of("publications", &["offset"]), |admin, query| {
+        Box::pin(admin.page(query))
+    });
+const CONNECTIONS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/connections", "GET"), Rows::of("connections", &["id"]), |admin, query| {
+        Box::pin(admin.connections(query))
+    });
+const SLOW: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/slow", "GET"), Rows::of("readers", &["id"]), |admin, query| {
+        Box::pin(admin.slow(query))
+    });
+const ROOMS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/rooms", "GET"), Rows::of("rooms", &["room", "node"]), |admin, query| {
+        Box::pin(admin.rooms(query))
+    });
+const HOOKS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/hooks", "GET"), Rows::of("hooks", &["node", "hook", "url"]), |admin, query| {
+        Box::pin(admin.hooks_of_nodes(query))
+    });
+const DISCONNECT: AdminEndpoint =
+    change(Endpoint::new("/v1/admin/disconnect", "POST"), |admin, body| Box::pin(admin.disconnect(body)));
+const UNSUBSCRIBE: AdminEndpoint =
+    change(Endpoint::new("/v1/admin/unsubscribe", "POST"), |admin, body| Box::pin(admin.unsubscribe(body)));
+const REVOKE: AdminEndpoint =
+    change(Endpoint::new("/v1/admin/revoke", "POST"), |admin, body| Box::pin(admin.revoke(body)));
+const REFRESH: AdminEndpoint =
+    change(Endpoint::new("/v1/admin/refresh", "POST"), |admin, body| Box::pin(admin.refresh(body)));
+const CONFIG: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/config", "GET"), Rows::of("settings", &["key"]), |admin, query| {
+        Box::pin(admin.show_config(query))
+    });
+const WEBHOOKS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/webhooks", "GET"), Rows::of("nodes", &["node"]), |admin, query| {
+        Box::pin(admin.webhooks_of_nodes(query))
+    });
+const DEAD_LETTERS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/webhooks/dead", "GET"), Rows::of("letters", &["id"]), |admin, query| {
+        Box::pin(admin.dead_letters(query))
+    });
+const REPLAY: AdminEndpoint =
+    change(Endpoint::new("/v1/admin/webhooks/replay", "POST"), |admin, body| Box::pin(admin.replay(body)));
+const FOLLOW: AdminEndpoint =
+    change(Endpoint::new("/v1/admin/follow", "POST"), |admin, body| Box::pin(admin.follow(body)));
 
-/// Finds the endpoint of a path on the client port.
+/// Future of the answer to an operator request.
+pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Value, Error>> + 'a>>;
+
+/// Function that answers a request by its query.
+pub type View = for<'a> fn(&'a Admin, &'a str) -> Answering<'a>;
+
+/// Function that executes a request with a JSON object as its body.
+pub type Change = for<'a> fn(&'a Rc<Admin>, Map<String, Value>) -> Answering<'a>;
+
+/// Operator request: its path and method, and the function that answers it.
+pub struct AdminEndpoint {
+    pub endpoint: Endpoint,
+    pub action: Action,
+}
+
+pub enum Action {
+    /// A GET that changes nothing. Its answer can be followed.
+    View { rows: Rows, answer: View },
+    /// A POST.
+    Change(Change),
+}
+
+/// Where the answer of a view has its rows, and what identifies a row.
+#[derive(Clone, Copy)]
+pub struct Rows {
+    /// Name of the array; empty if the answer has no rows.
+    pub array: &'static str,
+    /// Fields of a row that together are its identity.
+    pub key: &'static [&'static str],
+}
+
+impl Rows {
+    pub const NONE: Self = Self { array: "", key: &[] };
+
+    pub const fn of(array: &'static str, key: &'static [&'static str]) -> Self {
+        Self { array, key }
+    }
+}
+
+const fn view(endpoint: Endpoint, rows: Rows, answer: View) -> AdminEndpoint {
+    AdminEndpoint { endpoint, action: Action::View { rows, answer } }
+}
+
+const fn change(endpoint: Endpoint, change: Change) -> AdminEndpoint {
+    AdminEndpoint { endpoint, action: Action::Change(change) }
+}
+
+/// Finds the request of a path on the client port.
 ///
 /// Errors: [`Code::NotFound`].
-pub fn find(path: &str) -> Result<&'static Endpoint, Error> {
-    let found = ENDPOINTS.into_iter().find(|endpoint| endpoint.path == path);
+pub fn find(path: &str) -> Result<&'static AdminEndpoint, Error> {
+    let found = ENDPOINTS.iter().copied().find(|one| one.endpoint.path == path);
     found.ok_or_else(|| Error::new(Code::NotFound, "unknown path; docs/reference/admin.md lists the requests"))
 }

@@ -5,11 +5,13 @@ use serde_json::{Value, json};
 use super::{
     Admin,
     nodes::{Gathered, NodeQuestion},
+    requests::no_parameters,
 };
 
 impl Admin {
     /// Returns the state of the hooks on each node: one row per hook and URL.
-    pub async fn hooks_of_nodes(&self) -> Result<Value, Error> {
+    pub async fn hooks_of_nodes(&self, query: &str) -> Result<Value, Error> {
+        no_parameters(query)?;
         let Gathered { answers, missing } = self.gather(&NodeQuestion::Hooks {}).await?;
         let mut hooks = Vec::new();
         for (node, mut answer) in answers {

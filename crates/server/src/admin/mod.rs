@@ -4,8 +4,9 @@
 //! which requires a token or an API key with `admin`. Both run on the thread of [`thread`], so that the shards stay
 //! free. Requests are effective on the whole cluster; see [`nodes`].
 //!
-//! - [`doors`]: who may send requests; [`endpoints`]: their paths and methods
-//! - [`requests`]: what each request does
+//! - [`doors`]: who may send requests
+//! - [`endpoints`]: the list of requests, with the function and the rows of each
+//! - [`requests`]: answers requests
 //! - [`channels`]: the list of channels, and the state of one
 //! - [`publications`]: the newest publications of a channel, and pages of its history
 //! - [`connections`]: the lists of connections and of slow readers
@@ -13,6 +14,9 @@
 //! - [`hooks`]: the questions to the app's back end
 //! - [`settings`]: the configuration and its sources
 //! - [`filter`]: selects connections
+//! - [`follow`]: repeats a request and publishes its answer, row by row
+//! - [`counters`], [`recorder`]: the counters of this node, and their samples once per second
+//! - [`overview`]: what each node does
 //! - [`nodes`]: questions to all nodes, and the answers of this node
 //! - [`revocations`]: revocations that outlive the node
 //! - [`webhooks`]: state of the webhooks, and their dead letters
@@ -21,12 +25,16 @@
 
 mod channels;
 mod connections;
+mod counters;
 mod doors;
 mod endpoints;
 mod filter;
+mod follow;
 mod hooks;
 mod nodes;
+mod overview;
 mod publications;
+mod recorder;
 mod requests;
 mod revocations;
 mod rooms;
@@ -37,7 +45,7 @@ mod webhooks;
 use std::{cell::RefCell, sync::Arc};
 
 use millrace_conference::Question as RoomQuestion;
-use millrace_engine::Engine;
+use millrace_engine::{Engine, WithLocal};
 use millrace_hooks::Hooks;
 use millrace_node::Router;
 use millrace_transport::Question;
@@ -46,6 +54,8 @@ use tokio::sync::{mpsc, watch};
 
 pub use doors::AdminRoutes;
 pub use endpoints::ENDPOINTS;
+pub use follow::Follows;
+pub use recorder::Recorder;
 pub use thread::{Jobs, run};
 
 use crate::{
@@ -62,6 +72,10 @@ pub struct Admin {
     pub site: Arc<Site>,
     pub auth: Arc<Auth>,
     pub engine: Arc<dyn Engine>,
+    /// The same engine, for publications to the channels of this node.
+    pub local: Arc<WithLocal<Router>>,
+    pub follows: Follows,
+    pub recorder: RefCell<Recorder>,
     /// The webhooks to the app's back end, if they are configured.
     pub webhooks: Option<Arc<Webhooks>>,
     pub router: Arc<Router>,

@@ -64,6 +64,8 @@ pub enum NodeQuestion {
     Readers {
         channels: Vec<String>,
     },
+    /// Asks for the row of the node in the overview.
+    Overview {},
     /// Asks for the state of the webhooks.
     Webhooks {},
     /// Reports channels with new events, which one of the nodes sends; see `millrace_webhooks`.
@@ -166,6 +168,7 @@ impl Admin {
                 let readers = channels.map(|name| Ok(self.router.readers(&name?)));
                 Ok(json!({ "readers": readers.collect::<Result<Vec<u32>, Error>>()? }))
             }
+            NodeQuestion::Overview {} => Ok(self.own_overview()),
             NodeQuestion::Webhooks {} => Ok(json!(self.configured_webhooks()?.status())),
             NodeQuestion::WebhooksChanged { channels } => {
                 if let Some(webhooks) = &self.webhooks {
@@ -251,6 +254,7 @@ mod tests {
                 r#"{"revoke":{"revoked":{"sub":{"subject":"a","before_s":7}},"until_s":9}}"#,
             ),
             (NodeQuestion::Readers { channels: vec!["a".into()] }, r#"{"readers":{"channels":["a"]}}"#),
+            (NodeQuestion::Overview {}, r#"{"overview":{}}"#),
             (NodeQuestion::Webhooks {}, r#"{"webhooks":{}}"#),
             (
                 NodeQuestion::WebhooksChanged { channels: vec!["a".into()] },

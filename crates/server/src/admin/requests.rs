@@ -1,15 +1,14 @@
+use std::rc::Rc;
+
 use bytes::Bytes;
 use millrace_protocol::{Code, Error, session::Target};
-use millrace_transport::{http::Query, route::Endpoint};
+use millrace_transport::http::Query;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{
     Admin,
-    endpoints::{
-        CHANNEL, CHANNELS, CONFIG, CONNECTIONS, DEAD_LETTERS, DISCONNECT, HOOKS, PAGE, REFRESH, REPLAY, REVOKE, ROOMS,
-        SLOW, TAIL, UNSUBSCRIBE, WEBHOOKS,
-    },
+    endpoints::{Action, AdminEndpoint},
     filter::Filter,
     nodes::{Gathered, NodeQuestion},
 };
@@ -24,7 +23,7 @@ const WITHIN_S_MAX: u64 = 24 * 60 * 60;
 
 /// A request whose sender may send it.
 pub struct Request {
-    pub endpoint: &'static Endpoint,
+    pub asked: &'static AdminEndpoint,
     pub query: String,
     pub body: Bytes,
 }
@@ -40,64 +39,36 @@ struct RevokeBody {
 impl Admin {
     /// Answers an operator request.
     ///
-    /// Errors: `bad_request`, `bad_json`, `bad_channel`, `too_many`, `unavailable`.
-    pub async fn handle(&self, Request { endpoint, query, body }: Request) -> Result<Value, Error> {
-        let no_parameters = || Query::parse_text(&query, &[], &[]).map(drop);
-        if endpoint == &CHANNELS {
-            return self.channels(&query).await;
+    /// Errors: `bad_request`, `bad_json`, `bad_channel`, `not_found`, `too_many`, `unavailable`.
+    pub async fn handle(self: &Rc<Self>, Request { asked, query, body }: Request) -> Result<Value, Error> {
+        match &asked.action {
+            Action::View { answer, .. } => answer(self, &query).await,
+            Action::Change(change) => {
+                no_parameters(&query)?;
+                change(self, object(&body)?).await
+            }
         }
-        if endpoint == &CONNECTIONS {
-            return self.connections(&query).await;
-        }
-        if endpoint == &SLOW {
-            return self.slow(&query).await;
-        }
-        if endpoint == &CHANNEL {
-            return self.channel(&query).await;
-        }
-        if endpoint == &TAIL {
-            return self.tail(&query).await;
-        }
-        if endpoint == &PAGE {
-            return self.page(&query).await;
-        }
-        if endpoint == &ROOMS {
-            return self.rooms(&query).await;
-        }
-        if endpoint == &DEAD_LETTERS {
-            return self.dead_letters(&query).await;
-        }
-        if endpoint == &CONFIG {
-            return self.show_config(&query);
-        }
-        no_parameters()?;
-        if endpoint == &HOOKS {
-            return self.hooks_of_nodes().await;
-        }
-        if endpoint == &WEBHOOKS {
-            return self.webhooks_of_nodes().await;
-        }
-        let body = object(&body)?;
-        if endpoint == &REVOKE {
-            return self.revoke(decode(body)?).await;
-        }
-        if endpoint == &REPLAY {
-            return self.replay(decode(body)?).await;
-        }
-        if endpoint == &DISCONNECT {
-            let filter = named(decode(body)?)?;
-            return self.change_all("disconnected", NodeQuestion::Disconnect { filter }).await;
-        }
-        if endpoint == &UNSUBSCRIBE {
-            let filter: Filter = decode(body)?;
-            let channel = filter.channel.as_deref().ok_or_else(|| {
-                let detail = "name the subscription to end: {\"channel\": ..}, a channel or a pattern";
-                Error::new(Code::BadRequest, detail)
-            });
-            Target::parse(channel?)?;
-            return self.change_all("unsubscribed", NodeQuestion::Unsubscribe { filter }).await;
-        }
-        debug_assert_eq!(endpoint, &REFRESH);
+    }
+
+    /// Closes connections.
+    pub async fn disconnect(&self, body: Map<String, Value>) -> Result<Value, Error> {
+        let filter = named(decode(body)?)?;
+        self.change_all("disconnected", NodeQuestion::Disconnect { filter }).await
+    }
+
+    /// Ends subscriptions.
+    pub async fn unsubscribe(&self, body: Map<String, Value>) -> Result<Value, Error> {
+        let filter: Filter = decode(body)?;
+        let channel = filter.channel.as_deref().ok_or_else(|| {
+            let detail = "name the subscription to end: {\"channel\": ..}, a channel or a pattern";
+            Error::new(Code::BadRequest, detail)
+        });
+        Target::parse(channel?)?;
+        self.change_all("unsubscribed", NodeQuestion::Unsubscribe { filter }).await
+    }
+
+    /// Shortens the lifetime of tokens of open connections.
+    pub async fn refresh(&self, body: Map<String, Value>) -> Result<Value, Error> {
         let (within_s, filter) = refresh_body(body)?;
         self.change_all("refreshed", NodeQuestion::Refresh { filter, within_s }).await
     }
@@ -109,8 +80,9 @@ impl Admin {
         Ok(Gathered::with_missing(gathered.missing, json!({ done: count })))
     }
 
-    async fn revoke(&self, body: RevokeBody) -> Result<Value, Error> {
-        let revoked = match body {
+    /// Revokes a token, or all tokens of a subject.
+    pub async fn revoke(&self, body: Map<String, Value>) -> Result<Value, Error> {
+        let revoked = match decode(body)? {
             RevokeBody { jti: Some(id), sub: None } => Revoked::Id(id),
             // Tokens issued in this second are revoked, too.
             RevokeBody { jti: None, sub: Some(subject) } => Revoked::Subject { subject, before_s: (self.now_s)() + 1 },
@@ -134,6 +106,13 @@ impl Admin {
     }
 }
 
+/// Checks that a request has no parameters.
+///
+/// Errors: [`Code::BadRequest`].
+pub fn no_parameters(query: &str) -> Result<(), Error> {
+    Query::parse_text(query, &[], &[]).map(drop)
+}
+
 /// Parses a JSON object.
 ///
 /// Errors: [`Code::BadJson`].
@@ -144,7 +123,7 @@ fn object(body: &[u8]) -> Result<Map<String, Value>, Error> {
 /// Decodes the fields of a body.
 ///
 /// Errors: [`Code::BadJson`].
-fn decode<T: DeserializeOwned>(body: Map<String, Value>) -> Result<T, Error> {
+pub fn decode<T: DeserializeOwned>(body: Map<String, Value>) -> Result<T, Error> {
     serde_json::from_value(Value::Object(body)).map_err(|error| Error::new(Code::BadJson, error.to_string()))
 }
 

@@ -6,7 +6,7 @@ use super::Admin;
 
 impl Admin {
     /// Shows the configuration of this node; with `sources=true` as a list with the source of each value.
-    pub fn show_config(&self, query: &str) -> Result<Value, Error> {
+    pub async fn show_config(&self, query: &str) -> Result<Value, Error> {
         let query = Query::parse_text(query, &["sources"], &[])?;
         match query.get("sources") {
             None | Some("false") => Ok(self.config.borrow().json()),

@@ -91,6 +91,7 @@ pub fn run(
                 }
             });
         }
+        spawn_local(admin.clone().record());
         let following = admin.clone();
         spawn_local(async move { following.follow_revocations(|| _ = read.send(())).await });
         let handle = async {

@@ -2,12 +2,12 @@ use millrace_protocol::{Code, Error};
 use millrace_transport::http::Query;
 use millrace_webhooks::Webhooks;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     Admin,
     nodes::{Gathered, NodeQuestion},
-    requests::limit,
+    requests::{decode, limit, no_parameters},
 };
 
 /// Maximum number of ids in one request.
@@ -16,7 +16,7 @@ const IDS_MAX: usize = 100;
 /// Body of a replay: `{"ids": [..]}` or `{"all": true}`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ReplayBody {
+struct ReplayBody {
     ids: Option<Vec<String>>,
     #[serde(default)]
     all: bool,
@@ -30,7 +30,8 @@ impl Admin {
     }
 
     /// Returns the state of the webhooks on each node.
-    pub async fn webhooks_of_nodes(&self) -> Result<Value, Error> {
+    pub async fn webhooks_of_nodes(&self, query: &str) -> Result<Value, Error> {
+        no_parameters(query)?;
         let Gathered { answers, missing } = self.gather(&NodeQuestion::Webhooks {}).await?;
         let of_node = |(node, mut answer): (String, Value)| {
             answer["node"] = node.into();
@@ -47,7 +48,8 @@ impl Admin {
     }
 
     /// Sends dead letters again.
-    pub async fn replay(&self, body: ReplayBody) -> Result<Value, Error> {
+    pub async fn replay(&self, body: Map<String, Value>) -> Result<Value, Error> {
+        let body: ReplayBody = decode(body)?;
         let ids = match &body {
             ReplayBody { ids: None, all: true } => None,
             ReplayBody { ids: Some(ids), all: false } if ids.len() <= IDS_MAX => Some(ids.as_slice()),

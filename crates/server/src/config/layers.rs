@@ -77,7 +77,8 @@ pub struct Value {
 #[derive(Debug)]
 pub struct Sources {
     pub config: Config,
-    /// Maps the path of a value to its source, for example `file millrace.toml`. Values that are absent have their default.
+    /// Maps the path of a value to its source, for example `file millrace.toml`. Values that are absent have their
+    /// default.
     pub from: BTreeMap<String, String>,
 }
 

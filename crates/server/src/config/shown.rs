@@ -93,6 +93,8 @@ fn flatten(value: &Value, path: String, values: &mut BTreeMap<String, Value>) {
 mod tests {
     use std::io::Write;
 
+    use serde_json::json;
+
     use super::*;
     use crate::config::{Sources, layers};
 
@@ -114,7 +116,8 @@ mod tests {
         let path = Some(file.path().display().to_string());
         assert_eq!(find("limits.grace"), ("3s".into(), "file", path.clone(), Some("10s".into())));
         assert_eq!(find("namespaces.cars.count_max"), (7.into(), "file", path.clone(), None));
-        assert_eq!(find("tls.acme.contact"), ("ann@app.example".into(), "file", path, Some("".into())));
+        let contact = (json!(["ann@app.example"]), "file", path, Some(json!([])));
+        assert_eq!(find("tls.acme.contact"), contact);
         let secret = Some("MILLRACE_SERVER__SECRET".to_owned());
         assert_eq!(find("server.secret"), ("(hidden)".into(), "environment", secret, Some("".into())));
         assert_eq!(find("server.shards"), (3.into(), "flag", Some("--shards".into()), Some(0.into())));

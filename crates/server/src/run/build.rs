@@ -6,11 +6,11 @@ use std::{
 };
 
 use anyhow::Context as _;
-use millrace_engine::Engine;
+use millrace_engine::{Engine, WithLocal};
 use millrace_hooks::Hooks;
 use millrace_node::Router;
 use millrace_presence::{Consumer, Presence};
-use millrace_protocol::ticket::TicketKey;
+use millrace_protocol::{Epoch, ticket::TicketKey};
 use millrace_race::{Opening, Race, Target};
 use millrace_transport::{
     Limits, RtcPort,
@@ -35,6 +35,8 @@ use crate::{
 pub struct Services {
     pub router: Arc<Router>,
     pub engine: Arc<dyn Engine>,
+    /// The same engine, for publications to the channels of this node.
+    pub local: Arc<WithLocal<Router>>,
     /// One per shard.
     pub metrics: Vec<ShardMetrics>,
     pub ready: Arc<AtomicBool>,
@@ -82,6 +84,8 @@ pub fn build(
         inherited,
     )
     .context("the engine (`engine.url`) cannot be opened")?;
+    let local = Arc::new(WithLocal::new(engine, Epoch(getrandom::u32()?), router.clone()));
+    let engine: Arc<dyn Engine> = local.clone();
     let node = node_name(&engine)?;
     let webhooks = config.webhooks.start(config.hook_settings(), &config.webhook_namespaces(), engine.clone())?;
     let consumer = webhooks.as_ref().map(|webhooks| Arc::new(ListEvents(webhooks.clone())) as Arc<dyn Consumer>);
@@ -110,6 +114,7 @@ pub fn build(
         cookie: config.auth.cookie.clone(),
         query: config.auth.query,
         hosts: secure::is_open(config).then(|| [&config.server.hosts[..], &config.tls.acme.domains].concat()),
+        trusts_own_pages: secure::is_open(config),
         behind_proxy: config.server.behind_proxy,
         is_https: tls.is_some() && !config.server.behind_proxy,
     });
@@ -118,6 +123,7 @@ pub fn build(
     Ok(Services {
         router,
         engine,
+        local,
         metrics,
         ready,
         limits,

@@ -98,10 +98,10 @@ impl Admission {
     /// Checks that an operator sends this request. The app's back end is not asked: it may be the sender, and an
     /// operator needs the server most while the back end does not answer.
     ///
-    /// Errors: those of [`Access::credential`], [`Access::verify`] and [`access::Caller::may_administer`].
+    /// Errors: those of [`Access::credential`], [`Access::identify`] and [`access::Caller::may_administer`].
     pub async fn check_operator(&self, parts: &Parts) -> Result<(), Error> {
         let credential = self.access.credential(parts, &self.config().allowed_origins)?;
-        self.access.verify(credential.as_deref()).await?.may_administer()
+        self.access.identify(parts, credential.as_deref()).await?.may_administer()
     }
 
     /// Reserves a connection slot for a new long-lived reader.

@@ -4,7 +4,7 @@ use std::{
 };
 
 use millrace_protocol::{
-    ChannelName, Code, Error, Grant, Holder, Permission, Since, is_internal, is_reserved, roster_of,
+    ChannelName, Code, Error, Grant, Holder, Permission, Since, is_internal, is_local, is_reserved, roster_of,
     session::{Subscription, Target},
 };
 
@@ -28,10 +28,16 @@ const _: () = assert!(size_of::<Caller>() <= 16);
 
 impl Caller {
     /// Checks that the caller has a permission on a channel or pattern. Reading the roster of a channel requires
-    /// `presence` on the channel.
+    /// `presence` on the channel. An operator may read the channels for operators; no client may publish to them.
     ///
     /// Errors: [`Code::Forbidden`] if it has not; [`Code::Unauthorized`] if the request had no token.
     pub fn check(&self, permission: Permission, target: &Target) -> Result<(), Error> {
+        if let Target::Channel(channel) = target
+            && is_local(channel.as_str())
+            && permission != Permission::Publish
+        {
+            return self.may_administer();
+        }
         if is_internal(target.as_str()) {
             return Err(Error::new(Code::Forbidden, "no client may use the channels of the server itself"));
         }
@@ -63,14 +69,15 @@ impl Caller {
         self.check(permission, &Target::Channel(channel.clone()))
     }
 
-    /// Checks that the caller may send operator requests. A request without a token never may, not even where requests
+    /// Checks that the caller may send operator requests. A request without a token may only if it comes from a page of
+    /// this server where those are trusted ([`Access::trusts_own_pages`](super::Access)), not even where requests
     /// without a token have all permissions on channels.
     ///
     /// Errors: [`Code::Unauthorized`] if the request had no token; [`Code::Forbidden`] if the token does not grant it.
     pub fn may_administer(&self) -> Result<(), Error> {
-        match (self.anonymous, self.grant.is_admin) {
-            (false, true) => Ok(()),
-            (true, _) => Err(Error::new(
+        match (self.grant.is_admin, self.anonymous) {
+            (true, _) => Ok(()),
+            (false, true) => Err(Error::new(
                 Code::Unauthorized,
                 "operator requests need a token or API key with `admin`, as `Authorization: Bearer ..` \
                  (docs/reference/admin.md)",

@@ -18,7 +18,7 @@ mod settings;
 use std::borrow::Cow;
 
 use http::request::Parts;
-use millrace_protocol::{Code, Error, Holder};
+use millrace_protocol::{Code, Error, Grant, Holder};
 
 pub use authority::{AllowAll, Authority, Verdict};
 pub use caller::{Caller, unix_s};
@@ -32,6 +32,18 @@ impl Access {
     /// where that is not allowed, [`Code::Forbidden`] for a token cookie on a request from a foreign page.
     pub fn credential<'a>(&self, parts: &'a Parts, allowed_origins: &[String]) -> Result<Option<Cow<'a, str>>, Error> {
         credential::find(self, parts, allowed_origins)
+    }
+
+    /// Verifies the token of a request and returns its caller, without a holder. A request without a token from a page
+    /// of this server is from an operator if [`Access::trusts_own_pages`] is set.
+    ///
+    /// Errors: [`Code::Unauthorized`] for an invalid token.
+    pub async fn identify(&self, parts: &Parts, credential: Option<&str>) -> Result<Caller, Error> {
+        let caller = self.verify(credential).await?;
+        match credential.is_none() && self.trusts_own_pages && origin::is_own_page(parts) {
+            true => Ok(Caller { grant: Grant { is_admin: true, ..(*caller.grant).clone() }.into(), ..caller }),
+            false => Ok(caller),
+        }
     }
 
     /// Verifies a token and returns its caller, without a holder. `None` is a request without a token.

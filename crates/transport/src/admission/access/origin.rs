@@ -16,6 +16,9 @@ use super::settings::Access;
 /// Maximum length of an origin that a refusal repeats.
 const ORIGIN_BYTES_MAX: usize = 256;
 
+/// Headers that proxies add.
+const PROXY_HEADERS: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
+
 /// Origin of the page that sent the request, classified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
@@ -65,6 +68,33 @@ pub fn may_use_cookies(parts: &Parts, access: &Access, allowed: &[String]) -> Re
         Origin::Any | Origin::Loopback | Origin::Foreign => Err(foreign(parts)),
         // Browsers send no `Origin` with a same-origin `GET` but send this header. Source: Fetch Metadata, section 2.3.
         Origin::Unsaid => Ok(parts.headers.get("sec-fetch-site").is_some_and(|site| site == "same-origin")),
+    }
+}
+
+/// Returns true if a browser says that a page of this server, opened at a loopback address, sent this request.
+///
+/// The host must be a loopback name, so a foreign name that resolves to this machine (DNS rebinding) does not count. A
+/// page of another port is another origin. Browsers send `Origin` with every handshake of a WebSocket and with every
+/// POST, and `Sec-Fetch-Site` with every other request to a loopback address; pages can set neither. A request that a
+/// proxy forwarded does not count, because its sender may be anywhere.
+///
+/// Source: RFC 6455, section 10.2; Fetch Metadata, section 2.3; Fetch Standard, "forbidden request-header".
+pub fn is_own_page(parts: &Parts) -> bool {
+    let is_forwarded = PROXY_HEADERS.iter().any(|name| parts.headers.contains_key(*name));
+    let Some(asked) = authority(parts).filter(|asked| is_loopback(asked.host())) else { return false };
+    if is_forwarded || parts.version < Version::HTTP_11 {
+        return false;
+    }
+    let header = |name: &str| parts.headers.get(name).map(|value| value.as_bytes());
+    match header("origin") {
+        Some(origin) => {
+            let is_same = |scheme: &[u8]| {
+                origin.strip_prefix(scheme).is_some_and(|page| page.eq_ignore_ascii_case(asked.as_str().as_bytes()))
+            };
+            let is_consistent = header("sec-fetch-site").is_none_or(|site| site == b"same-origin");
+            is_consistent && (is_same(b"http://") || is_same(b"https://"))
+        }
+        None => header("sec-fetch-site") == Some(b"same-origin"),
     }
 }
 

@@ -13,6 +13,9 @@ pub struct Access {
     /// Host names that requests may use, besides those of loopback; `None` allows any name. This protects an open
     /// server on loopback against DNS rebinding: a foreign page whose name resolves to loopback.
     pub hosts: Option<Vec<String>>,
+    /// True if pages of this server, opened at a loopback address, are those of an operator without a token: on an open
+    /// server that only this machine reaches.
+    pub trusts_own_pages: bool,
     /// True if a proxy stands in front of this server. The proxy may replace `Host`, so a loopback name proves nothing.
     pub behind_proxy: bool,
     /// True if this server terminates TLS itself, without a proxy in front of it. Its own pages then always use
@@ -27,6 +30,7 @@ impl From<AllowAll> for Access {
             cookie: String::new(),
             query: false,
             hosts: None,
+            trusts_own_pages: false,
             behind_proxy: false,
             is_https: false,
         }

@@ -36,12 +36,12 @@ impl Admission {
 
     /// Authenticates the request and returns its caller.
     ///
-    /// Errors: those of [`super::super::access::Access::verify`]; those of the back end.
+    /// Errors: those of [`super::super::access::Access::identify`]; those of the back end.
     pub async fn caller(&self, parts: &Parts) -> Result<Caller, Error> {
         let credential = self.access.credential(parts, &self.config().allowed_origins)?;
         let address = address_of(parts);
         let caller = match self.hooks(Hook::Connect, "") {
-            None => self.access.verify(credential.as_deref()).await?,
+            None => self.access.identify(parts, credential.as_deref()).await?,
             Some(hooks) => {
                 let client = HookClient { transport: transport_of(parts), address, ..HookClient::default() };
                 let headers = hooks.headers().iter().filter_map(|name| forwarded(&parts.headers, name)).collect();

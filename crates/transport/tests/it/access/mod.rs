@@ -3,6 +3,7 @@
 
 mod admin;
 mod expiry;
+mod follow;
 mod operators;
 mod origin;
 mod permissions;
