@@ -308,13 +308,13 @@ test('a node is drained after a confirmation', async ({ page }) => {
   const own = await serve();
   try {
     await page.goto(`${own.url}/ui/cluster`);
-    await page.getByRole('button', { name: 'Drain' }).click();
+    await page.getByRole('button', { name: /^Drain/ }).click();
     const dialog = page.getByRole('dialog', { name: /^Drain / });
     await expect(dialog).toContainText('There is no other node');
     await dialog.getByRole('button', { name: 'Cancel' }).click();
     expect((await fetch(`${own.url}/readyz`)).status).toBe(200);
-    await page.getByRole('button', { name: 'Drain' }).click();
-    await dialog.getByRole('button', { name: 'Drain' }).click();
+    await page.getByRole('button', { name: /^Drain/ }).click();
+    await dialog.getByRole('button', { name: 'Drain', exact: true }).click();
     await expect.poll(() => fetch(`${own.url}/readyz`).then(({ status }) => status, () => 0)).not.toBe(200);
   } finally {
     await own.stop();
