@@ -48,9 +48,9 @@ export async function publishMany(server: string, channel: string, count: number
   expect(answer.status, await answer.text()).toBe(200);
 }
 
-/** Returns a figure of the overview, without its unit. */
+/** Returns a figure of the overview, in its unit without a prefix for thousands. */
 export const figure = (page: Page, name: string): Promise<number> =>
   page
-    .locator(`[data-figure="${name}"] .value`)
+    .locator(`[data-figure="${name}"] .figure`)
     .textContent({ timeout: 5_000 })
-    .then((text) => parseFloat((text ?? '').replaceAll(',', '')), () => NaN);
+    .then((text) => parseFloat((text ?? '').replaceAll(',', '')) * (/\sk/.test(text ?? '') ? 1000 : 1), () => NaN);

@@ -272,6 +272,7 @@ test.describe('channels', () => {
     await publish(origin(), `${name}/a`, '1');
     await publish(origin(), `${name}/b`, '1');
     await page.goto(url('/ui/channels'));
+    await expect(page.getByRole('link', { name: 'cars/1/telemetry' })).toBeVisible();
     await page.keyboard.press('/');
     await page.keyboard.type(name);
     await expect(page.locator('tbody tr')).toHaveCount(2);

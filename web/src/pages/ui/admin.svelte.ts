@@ -85,15 +85,13 @@ export class Followed<Row extends object, Rest extends object = Record<string, u
   /** `loading`: no answer yet, so the rows are those of the previous request. `failed`: `problem` says why. */
   status = $state<'loading' | 'live' | 'failed'>('loading');
   problem = $state('');
-  /** True if the server does not have what the request asks for. */
-  isUnknown = $state(false);
   /** Called for every changed row, also while updates are paused. */
   onRow?: (change: Change<Row>) => void;
 
   /** Follows a request, for example `connections?transport=sse`. Returns a function that ends it. */
   follow(request: string): () => void {
     const stop = new AbortController();
-    [this.status, this.isUnknown] = ['loading', false];
+    this.status = 'loading';
     void this.#run(request, stop.signal);
     return () => stop.abort();
   }
@@ -107,7 +105,6 @@ export class Followed<Row extends object, Rest extends object = Record<string, u
       } catch (thrown) {
         if (signal.aborted) return;
         [this.status, this.problem] = ['failed', reasonOf(thrown)];
-        this.isUnknown = thrown instanceof Failure && thrown.status === 404;
         // The same request would be refused again.
         if (thrown instanceof Failure && [400, 401, 403, 404].includes(thrown.status)) return;
       }
