@@ -18,6 +18,12 @@ mr.onState((next) => {
   if (next.name === 'closed' && next.cause?.code === 'auth') refusal = next.cause.message;
 });
 
+/** Ends all pages: the server would refuse every further request, too. */
+function refuse(message: string): void {
+  refusal = message;
+  void mr.close();
+}
+
 export const session = {
   get connection() {
     return connection;
@@ -53,10 +59,13 @@ export async function api<T>(path: string, init: RequestInit = {}): Promise<T> {
   const response = await fetch(path, { cache: 'no-store', ...init, headers });
   const text = await response.text();
   const body = (/json/.test(response.headers.get('content-type') ?? '') && text ? JSON.parse(text) : undefined) as unknown;
+  const isAdmin = path.startsWith('/v1/admin/');
+  // Connects only when it is certain that the server accepts this page.
+  if (response.ok && isAdmin) mr.ready().catch(() => {});
   if (response.ok) return body as T;
   const { detail, title, code } = (body ?? {}) as { detail?: string; title?: string; code?: string };
   const message = detail ?? title ?? `The server returned status ${response.status}`;
-  if ((response.status === 401 || response.status === 403) && path.startsWith('/v1/admin/')) refusal = message;
+  if ((response.status === 401 || response.status === 403) && isAdmin) refuse(message);
   throw new Failure(message, response.status, code ?? '');
 }
 
