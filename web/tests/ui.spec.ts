@@ -10,7 +10,7 @@ const origin = (): string => url('').replace(/\/$/, '');
 
 /** Pages, and a text that each shows when its data has arrived. */
 const PAGES = [
-  { path: '/ui', name: 'overview', ready: 'Delivery by transport' },
+  { path: '/ui', name: 'overview', ready: 'publish to write' },
   { path: '/ui/connections', name: 'connections', ready: 'WebSocket' },
   { path: '/ui/channels', name: 'channels', ready: 'cars/1/telemetry' },
   { path: '/ui/channels?channel=cars/1/telemetry', name: 'channel', ready: 'All messages' },
@@ -32,6 +32,9 @@ for (const { name, ...look } of LOOKS) {
       test(`${name} page`, async ({ page, clean }, info) => {
         await page.goto(url(path));
         await expect(page.getByText(ready, { exact: false }).first()).toBeVisible();
+        // Parts below the first screen are loaded when they come near.
+        await page.evaluate(() => scrollTo(0, document.body.scrollHeight));
+        if (path === '/ui') await expect(page.getByRole('region', { name: 'Events' })).toBeVisible();
         expect(await violations(page, BEST)).toEqual([]);
         expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 'no sideways scrolling').toBeLessThanOrEqual(0);
         await page.screenshot({ path: info.outputPath(`${name}.png`), fullPage: true });
@@ -66,6 +69,7 @@ test.describe('overview', () => {
     const connections = page.locator('[data-chart="Connections by transport"]');
     await expect(connections.locator('.legend')).toContainText('SSE 5');
     await expect(page.locator('[data-chart="CPU per shard"] .legend')).toContainText('Shard 0');
+    await page.evaluate(() => scrollTo(0, document.body.scrollHeight));
     await expect(page.getByRole('region', { name: 'Events' })).toContainText('started');
     for (const reader of readers) reader.close();
     await expect(connections.locator('.legend')).toContainText('SSE 0');
@@ -371,11 +375,14 @@ test('keys and the palette open pages, channels and commands', async ({ page, cl
   await page.keyboard.press('?');
   await expect(page.getByRole('dialog', { name: 'Keyboard shortcuts' }).locator('dt')).toHaveCount(KEYS.length);
   await page.keyboard.press('Escape');
+  const palette = page.getByRole('combobox', { name: 'Page, channel or command' });
   await page.keyboard.press('Control+k');
+  await expect(palette).toBeFocused();
   await page.keyboard.type('thr');
   await page.keyboard.press('Enter');
   await heading('Threads');
   await page.keyboard.press('Control+k');
+  await expect(palette).toBeFocused();
   await page.keyboard.type('cars/1');
   await expect(page.getByRole('option', { name: 'cars/1/telemetry' })).toBeVisible();
   await page.keyboard.press('ArrowDown');

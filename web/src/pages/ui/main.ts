@@ -1,5 +1,4 @@
 import { mount } from 'svelte';
-import 'uplot/dist/uPlot.min.css';
 import '../../lib/base.css';
 import './ui.css';
 import Ui from './Ui.svelte';
