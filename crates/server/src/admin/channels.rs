@@ -31,7 +31,7 @@ impl Admin {
         names.truncate(limit);
         let question = NodeQuestion::Readers { channels: names.iter().map(ToString::to_string).collect() };
         let (readers, rows) = tokio::join!(self.gather(&question), self.rows(&names));
-        let (Gathered { answers, missing }, mut rows) = (readers?, rows?);
+        let (Gathered { answers, missing, .. }, mut rows) = (readers?, rows?);
         for (_, answer) in answers {
             let counts = answer["readers"].as_array().into_iter().flatten();
             for (row, count) in rows.iter_mut().zip(counts) {

@@ -98,7 +98,8 @@ impl Admin {
         if let Some(after) = &after {
             after.parse::<ConnectionId>()?;
         }
-        let Gathered { answers, missing } = self.gather(&NodeQuestion::Connections { filter, after, limit }).await?;
+        let Gathered { answers, missing, .. } =
+            self.gather(&NodeQuestion::Connections { filter, after, limit }).await?;
         let (mut connections, mut more) = (Vec::new(), false);
         for (_, mut answer) in answers {
             if more {
