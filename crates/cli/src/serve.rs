@@ -99,8 +99,8 @@ impl Args {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    let config = args.clone().load()?.config;
-    millrace_server::check(&config)?;
+    let sources = args.clone().load()?;
+    millrace_server::check(&sources.config)?;
     // After the checks, so that a server that refuses to start leaves no certificate authority behind.
     if args.tls_dev {
         let made = dev::make(&dev::default_dir(), &[], true)?;
@@ -109,9 +109,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         }
     }
     // Logs go to standard error: scripts read `listening on URL` from standard output.
-    let set_log_level = log::init(&config.log);
-    let load = Box::new(move || Ok(args.clone().load()?.config));
-    millrace_server::run(config, Reload { load, set_log_level }).await
+    let set_log_level = log::init(&sources.config.log);
+    let load = Box::new(move || args.clone().load());
+    millrace_server::run(sources, Reload { load, set_log_level }).await
 }
 
 fn parse_set(text: &str) -> Result<(String, String), ArgumentError> {

@@ -77,7 +77,7 @@ impl Conference {
         F: Future<Output = Result<T, Error>> + 'static,
     {
         self.rooms.config()?;
-        let shard = (room.hash() % self.shards.len().max(1) as u64) as usize;
+        let shard = Self::shard_of(room, self.shards.len());
         if self.shards.is_empty() || shard == self.shard.id {
             return question(self.clone()).await;
         }

@@ -16,7 +16,7 @@ mod state;
 
 pub use cache::{prefetch, prefetch_at};
 pub use history::{Appended, Bounds, History, SavedHistory};
-pub use hub::{ChannelKey, Config, ConnId, FirstPage, HasRoster, Hub, Memory, Output, ReadTicket, WaiterId, Wire};
+pub use hub::{ChannelKey, Config, ConnId, FirstPage, HasRoster, Hub, Lag, Memory, Output, ReadTicket, WaiterId, Wire};
 pub use log::{Pool, SEGMENT_BYTES, WireLog};
 pub use page::{Page, PageLimit, Part};
 pub use state::{State, check_expected, check_fits, current_position, no_room_for_keys, no_state, too_many_keys};

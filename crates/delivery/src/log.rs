@@ -129,6 +129,14 @@ impl WireLog {
         self.storage.as_ref().map_or(0, |storage| storage.bytes)
     }
 
+    /// Returns the bytes of the frames from `cursor` on. A cursor that has lapsed gets all frames that are left.
+    pub fn bytes_from(&self, cursor: u64) -> usize {
+        let Some(LogStorage { segments, frames, .. }) = self.storage.as_deref() else { return 0 };
+        let end = segments.back().map_or(0, |last| last.start + last.bytes.len() as u64);
+        let index = usize::try_from(cursor.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        frames.get(index).map_or(0, |frame| (end - frame.start) as usize)
+    }
+
     /// Appends the frame with offset [`WireLog::next`]. Above `bytes_max` bytes the log drops its oldest segments;
     /// cursors that point into a dropped segment have lapsed.
     pub fn append(
@@ -323,6 +331,18 @@ mod tests {
         assert!(log.run(4).is_none());
         let frames: Vec<_> = log.frames(&run).collect();
         assert_eq!(frames, [(2, b"two".as_slice()), (3, b"three")]);
+    }
+
+    #[test]
+    fn bytes_from_counts_frames_after_cursor() {
+        let mut log = WireLog::new(Policy::Every, 1);
+        assert_eq!(log.bytes_from(1), 0);
+        for text in ["one", "two", "three"] {
+            append(&mut log, None, text);
+        }
+        assert_eq!([1, 2, 3, 4, 9].map(|cursor| log.bytes_from(cursor)), [11, 8, 5, 0, 0]);
+        log.trim(3, &mut Pool::default());
+        assert_eq!([1, 3].map(|cursor| log.bytes_from(cursor)), [5, 5], "a lapsed cursor gets what is left");
     }
 
     #[test]

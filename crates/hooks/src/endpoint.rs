@@ -20,6 +20,7 @@ use crate::{
     HookUrl,
     circuit_breaker::{BreakerConfig, BreakerState, CircuitBreaker, IsOpen},
     http_client::{CallError, HttpClient},
+    metrics::HookMetrics,
     signature::{Signer, signed_headers},
 };
 
@@ -43,6 +44,7 @@ pub struct Endpoint {
     slots: Semaphore,
     waiting: AtomicUsize,
     waiting_max: usize,
+    metrics: HookMetrics,
 }
 
 /// When a failed request is repeated.
@@ -106,11 +108,16 @@ impl Endpoint {
         let breaker = CircuitBreaker::new(name, url.shown(), config.breaker);
         let slots = Semaphore::new(config.concurrency);
         let waiting_max = config.concurrency.saturating_mul(WAITING_PER_SLOT);
-        Self { url, client, breaker, slots, waiting: AtomicUsize::new(0), waiting_max }
+        Self { url, client, breaker, slots, waiting: AtomicUsize::new(0), waiting_max, metrics: HookMetrics::default() }
     }
 
     pub fn url(&self) -> &HookUrl {
         &self.url
+    }
+
+    /// Returns the counters of this URL.
+    pub fn metrics(&self) -> &HookMetrics {
+        &self.metrics
     }
 
     pub fn breaker_state(&self) -> BreakerState {

@@ -39,12 +39,20 @@ pub enum HooksError {
 }
 
 /// State of a hook's URL, for operators.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EndpointState {
     pub hook: Hook,
     /// The URL without its query.
     pub url: String,
     pub breaker: BreakerState,
+    /// Questions to this URL; answers from the cache are not included.
+    pub requests_total: u64,
+    /// Questions without a usable answer, or that were not sent.
+    pub failures_total: u64,
+    pub cached_total: u64,
+    /// Quantiles of the time until a question was answered or failed; `None` before the first question.
+    pub latency_p50_ms: Option<f64>,
+    pub latency_p99_ms: Option<f64>,
 }
 
 /// The app's back end: asks it over HTTP.
@@ -190,10 +198,18 @@ impl Hooks {
 
     /// Returns the state of each configured URL, per hook.
     pub fn endpoints(&self) -> Vec<EndpointState> {
-        let state = |(hook, endpoint): &(Hook, Arc<Endpoint>)| EndpointState {
-            hook: *hook,
-            url: endpoint.url().shown(),
-            breaker: endpoint.breaker_state(),
+        let state = |(hook, endpoint): &(Hook, Arc<Endpoint>)| {
+            let metrics = endpoint.metrics();
+            EndpointState {
+                hook: *hook,
+                url: endpoint.url().shown(),
+                breaker: endpoint.breaker_state(),
+                requests_total: Outcome::ALL.map(|outcome| metrics.outcome(outcome)).iter().sum(),
+                failures_total: Outcome::FAILURES.map(|outcome| metrics.outcome(outcome)).iter().sum(),
+                cached_total: metrics.cached(),
+                latency_p50_ms: metrics.quantile_ms(0.5),
+                latency_p99_ms: metrics.quantile_ms(0.99),
+            }
         };
         self.inner.endpoints.iter().map(state).collect()
     }
@@ -233,7 +249,9 @@ impl Hooks {
                     failure.outcome()
                 }
             };
-            inner.metrics.of(hook).count(outcome, started.elapsed());
+            let latency = started.elapsed();
+            inner.metrics.of(hook).count(outcome, latency);
+            endpoint.metrics().count(outcome, latency);
             asked
         });
         async move { running.await.unwrap_or(Err(Failure::Stopped)) }
@@ -251,6 +269,7 @@ impl Hooks {
     ) -> Asked<T> {
         if let Some(kept) = self.inner.permits.get(&key, Instant::now()) {
             self.inner.metrics.of(hook).count_cached();
+            rule.endpoint.metrics().count_cached();
             return Box::pin(std::future::ready(kept.map(|()| T::default())));
         }
         let (inner, on_failure) = (self.inner.clone(), rule.on_failure);
@@ -325,6 +344,7 @@ impl transport::Hooks for Hooks {
         let key = connect_key(&question);
         if let Some(kept) = self.inner.connects.get(&key, Instant::now()) {
             self.inner.metrics.of(Hook::Connect).count_cached();
+            rule.endpoint.metrics().count_cached();
             return Box::pin(std::future::ready(kept));
         }
         let ConnectQuestion { client, credential, headers } = question;

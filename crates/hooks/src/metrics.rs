@@ -33,6 +33,9 @@ impl Outcome {
         Outcome::Overloaded,
     ];
 
+    /// Outcomes without a usable answer.
+    pub const FAILURES: [Outcome; 4] = [Outcome::Timeout, Outcome::Error, Outcome::BreakerOpen, Outcome::Overloaded];
+
     /// Returns the label `result` of the metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -96,6 +99,25 @@ impl HookMetrics {
         let counts = std::array::from_fn(|bucket| self.buckets[bucket].load(Relaxed));
         (counts, self.sum_us.load(Relaxed) as f64 / 1e6)
     }
+
+    /// Estimates a quantile of the latencies in milliseconds, evenly distributed within a bucket; above the last bound
+    /// it is that bound. Returns `None` without questions.
+    pub fn quantile_ms(&self, quantile: f64) -> Option<f64> {
+        let (counts, _) = self.latencies();
+        let all: u64 = counts.iter().sum();
+        let rank = quantile * all as f64;
+        let mut below = 0.0;
+        for (bucket, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
+            let count = count as f64;
+            if below + count >= rank {
+                let low = bucket.checked_sub(1).map_or(0, |before| BUCKETS_MS[before]) as f64;
+                let high = BUCKETS_MS.get(bucket).map_or(low, |high| *high as f64);
+                return Some(low + (high - low) * (rank - below) / count);
+            }
+            below += count;
+        }
+        None
+    }
 }
 
 #[cfg(test)]
@@ -112,5 +134,18 @@ mod tests {
         assert_eq!((counts[0], counts[1], counts[11], counts[12]), (2, 1, 1, 1));
         assert!((sum_s - 10.002_002).abs() < 1e-9, "{sum_s}");
         assert_eq!(metrics.of(Hook::Rpc).outcome(Outcome::Allowed), 0);
+    }
+
+    #[test]
+    fn quantiles_lie_within_their_bucket() {
+        let metrics = HookMetrics::default();
+        assert_eq!(metrics.quantile_ms(0.5), None);
+        for _ in 0..98 {
+            metrics.count(Outcome::Allowed, Duration::from_millis(4));
+        }
+        metrics.count(Outcome::Error, Duration::from_millis(150));
+        metrics.count(Outcome::Timeout, Duration::from_secs(9));
+        assert_eq!(metrics.quantile_ms(0.5), Some(2.0 + 3.0 * 50.0 / 98.0));
+        assert_eq!((metrics.quantile_ms(0.99), metrics.quantile_ms(1.0)), (Some(200.0), Some(5000.0)));
     }
 }

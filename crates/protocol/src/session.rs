@@ -270,6 +270,14 @@ impl Target {
 }
 
 impl Policy {
+    /// Returns the name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Every => "every",
+            Policy::Latest => "latest",
+        }
+    }
+
     /// Parses `every` or `latest`.
     ///
     /// Errors: [`Code::BadRequest`].

@@ -1,15 +1,19 @@
 //! SIGHUP: determines which changed settings take effect at once, and which need a restart.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use toml::Table;
 
-use crate::{Config, auth, config::Namespace, tls};
+use crate::{
+    Config, auth,
+    config::{Namespace, Sources},
+    tls,
+};
 
 /// Functions of the program around the server that a reload needs.
 pub struct Reload {
     /// Reads file, environment and flags again.
-    pub load: Box<dyn Fn() -> anyhow::Result<Config>>,
+    pub load: Box<dyn Fn() -> anyhow::Result<Sources>>,
     /// Changes the log level to a new `log.level`.
     pub set_log_level: SetLogLevel,
 }
@@ -75,6 +79,22 @@ pub fn in_effect(old: &Config, new: &Config) -> Config {
     config
 }
 
+/// Returns the sources of the values in effect after a reload. A value that needs a restart keeps its old source.
+pub fn sources_in_effect(
+    old: &BTreeMap<String, String>,
+    new: BTreeMap<String, String>,
+    changes: &[(String, bool)],
+) -> BTreeMap<String, String> {
+    let is_later = |path: &str| {
+        changes.iter().any(|(key, at_once)| {
+            !at_once && path.strip_prefix(key.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    };
+    let kept = old.iter().filter(|(path, _)| is_later(path)).map(|(path, from)| (path.clone(), from.clone()));
+    let replaced = new.into_iter().filter(|(path, _)| !is_later(path));
+    kept.chain(replaced).collect()
+}
+
 /// Returns an entry of a section, without one of its keys.
 fn without(section: &Table, entry: &str, key: &str) -> Table {
     let mut entry = section.get(entry).and_then(|entry| entry.as_table()).cloned().unwrap_or_default();
@@ -128,6 +148,20 @@ mod tests {
         ];
         assert_eq!(changes(&old, &new), expected.map(|(key, at_once)| (key.to_owned(), at_once)));
         assert_eq!(changes(&old, &old), []);
+    }
+
+    #[test]
+    fn setting_that_needs_a_restart_keeps_its_source() {
+        let sources = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(path, from)| ((*path).to_owned(), (*from).to_owned())).collect()
+        };
+        let old = sources(&[("server.shards", "--shards"), ("log.level", "env MILLRACE_LOG__LEVEL")]);
+        let new =
+            sources(&[("log.level", "file a"), ("server.udp", "file a"), ("namespaces.cars.count_max", "file a")]);
+        let changes =
+            [("server.shards", false), ("server.udp", false), ("log.level", true), ("namespaces.cars", false)];
+        let in_effect = sources_in_effect(&old, new, &changes.map(|(key, at_once)| (key.to_owned(), at_once)));
+        assert_eq!(in_effect, sources(&[("server.shards", "--shards"), ("log.level", "file a")]));
     }
 
     #[test]

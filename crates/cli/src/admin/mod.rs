@@ -1,5 +1,7 @@
 //! `millrace admin`: operator requests to a running server or cluster.
 
+mod readers;
+mod rooms;
 mod table;
 mod webhooks;
 
@@ -36,6 +38,19 @@ pub enum Command {
         Example: every reader of a channel\n  millrace admin connections --channel news/today --all"
     )]
     Connections(ConnectionsArgs),
+    /// List the readers that lack most messages
+    #[command(
+        after_help = "Prints a table, or with --json one object per line. BEHIND is the number of messages that the connection has not been sent yet, SINCE the time since it lacks any.\n\n\
+        Example: the ten slowest readers\n  millrace admin slow --limit 10\n\
+        Example: close the readers that have been behind for a minute\n  \
+        millrace admin slow --json | jq -r 'select(.since_ms > 60000).id' | xargs -n 1 millrace admin disconnect --id"
+    )]
+    Slow(readers::SlowArgs),
+    /// List rooms, or show one with its participants and tracks
+    #[command(after_help = "Prints a table, or with --json one object per line.\n\n\
+        Example: all rooms\n  millrace admin rooms --all\n\
+        Example: the participants and tracks of one room, as JSON\n  millrace admin rooms --room kitchen")]
+    Rooms(rooms::RoomsArgs),
     /// Close connections
     #[command(
         after_help = "Closes the connections that match all given flags, with close code 4003, and prints their number. Their clients do not reconnect. To keep a user out, revoke the tokens, too.\n\n\
@@ -259,22 +274,33 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             })
             .await
         }
+        Command::Slow(args) => readers::slow(args).await,
+        Command::Rooms(args) => rooms::rooms(args).await,
         Command::Disconnect(DisconnectArgs { which, channel, to }) => {
-            change(to, "disconnect", which.body(channel), "disconnected", "connections closed").await
+            change(to, "disconnect", which.body(channel), "disconnected", ["connection closed", "connections closed"])
+                .await
         }
         Command::Unsubscribe(UnsubscribeArgs { channel, which, to }) => {
-            change(to, "unsubscribe", which.body(Some(channel)), "unsubscribed", "subscriptions ended").await
+            change(
+                to,
+                "unsubscribe",
+                which.body(Some(channel)),
+                "unsubscribed",
+                ["subscription ended", "subscriptions ended"],
+            )
+            .await
         }
         Command::Revoke(RevokeArgs { revoked: Revoked { jti, sub }, to }) => {
             let body = jti.map_or_else(|| json!({ "sub": sub }), |jti| json!({ "jti": jti }));
             let Value::Object(body) = body else { unreachable!("an object") };
-            change(to, "revoke", body, "", "revoked").await
+            change(to, "revoke", body, "", ["revoked"; 2]).await
         }
         Command::Refresh(RefreshArgs { which, channel, within, to }) => {
             let mut body = which.body(channel);
             anyhow::ensure!(!body.is_empty(), "name the connections, for example with --subject");
             body.insert("within_s".into(), within.as_secs().into());
-            change(to, "refresh", body, "refreshed", "connections need a new token").await
+            change(to, "refresh", body, "refreshed", ["connection needs a new token", "connections need a new token"])
+                .await
         }
         Command::Webhooks(command) => webhooks::run(command).await,
     }
@@ -321,16 +347,22 @@ async fn list(
     }
 }
 
-/// Sends a change and prints the count in the field `count` of the answer, followed by `done`.
-async fn change(to: To, name: &str, body: Map<String, Value>, count: &str, done: &str) -> anyhow::Result<()> {
+/// Sends a change and prints the count in the field `count` of the answer, followed by `done` for one or for several.
+async fn change(
+    to: To,
+    name: &str,
+    body: Map<String, Value>,
+    count: &str,
+    [one, several]: [&str; 2],
+) -> anyhow::Result<()> {
     anyhow::ensure!(!body.is_empty(), "name the connections, for example with --subject");
     let is_json = to.json;
     let answer = to.connect()?.post(name, &Value::Object(body)).await?;
     report_missing(&answer);
     match answer.get(count) {
         _ if is_json => output::line(&answer)?,
-        Some(count) => output::line(format_args!("{count} {done}"))?,
-        None => output::line(done)?,
+        Some(count) => output::line(format_args!("{count} {}", if *count == 1 { one } else { several }))?,
+        None => output::line(one)?,
     }
     Ok(())
 }

@@ -75,7 +75,14 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Replay(ReplayArgs { ids, all, to }) => {
             let body = if all { json!({ "all": true }) } else { json!({ "ids": ids }) };
             let body: Map<String, Value> = serde_json::from_value(body)?;
-            change(to, "webhooks/replay", body, "replayed", "dead letters will be sent again").await
+            change(
+                to,
+                "webhooks/replay",
+                body,
+                "replayed",
+                ["dead letter will be sent again", "dead letters will be sent again"],
+            )
+            .await
         }
     }
 }

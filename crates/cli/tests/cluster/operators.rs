@@ -246,7 +246,16 @@ async fn connections_are_merged_and_paged(operator: &Operator<'_>) {
     }
     assert_eq!(paged, known, "pages from any node, without a hole or a double");
     let one = operator.ask(2, &format!("connections?id={}", known[0]), None).await;
-    assert_eq!(ids(&one), known[..1]);
+    assert_eq!((ids(&one).as_slice(), &one["total"]), (&known[..1], &json!(1)));
+    // Every node sorts and cuts its list, and the answer is cut once more.
+    for order in ["behind", "bytes", "opened"] {
+        let sorted = operator.ask(1, &format!("connections?sort={order}&limit=4"), None).await;
+        assert_eq!((ids(&sorted).len(), &sorted["total"]), (4, &json!(known.len())), "{order}: {sorted}");
+        assert_eq!(sorted["more"], true, "{order}: {sorted}");
+    }
+    assert_eq!(operator.ask(2, "slow", None).await, json!({ "readers": [], "total": 0 }));
+    assert_eq!(operator.ask(0, "rooms", None).await, json!({ "rooms": [], "more": false, "total": 0 }));
+    assert_eq!(operator.ask(1, "hooks", None).await, json!({ "hooks": [] }));
 }
 
 async fn channels_have_readers_of_all_nodes(operator: &Operator<'_>) {
@@ -257,5 +266,13 @@ async fn channels_have_readers_of_all_nodes(operator: &Operator<'_>) {
         assert_eq!((names, &list["more"]), (vec!["cars/1", "cars/2"], &json!(false)), "{list}");
         assert_eq!((&rows[0]["readers"], &rows[1]["readers"]), (&json!(3 * (READERS + 1)), &json!(0)), "{list}");
         assert!(rows[0]["position"].as_str().is_some_and(|position| position.ends_with(":1")), "{list}");
+        let channel = operator.ask(node, "channel?channel=cars/1", None).await;
+        assert_eq!(
+            (&channel["readers"], &channel["history"]["count"]),
+            (&json!(3 * (READERS + 1)), &json!(1)),
+            "{channel}"
+        );
+        let tail = operator.ask(node, "tail?channel=cars/1", None).await;
+        assert_eq!((&tail["publications"][0]["text"], &tail["shown"]), (&json!("0123456789"), &json!(1)), "{tail}");
     }
 }

@@ -53,6 +53,14 @@ fn admin_commands_list_and_change_a_running_server() {
     let all = admin(&server.url, &operator, &["channels", "--limit", "1", "--all", "--json"]);
     assert_eq!((all.out.lines().count(), all.err.as_str()), (2, ""), "{all:?}");
 
+    let none = admin(&server.url, &operator, &["slow"]);
+    assert_eq!((none.code, none.out.as_str()), (Some(0), ""), "{none:?}");
+    assert!(none.err.contains("no reader is behind"), "{none:?}");
+    let none = admin(&server.url, &operator, &["rooms"]);
+    assert!(none.code == Some(0) && none.err.contains("no rooms match"), "{none:?}");
+    let absent = admin(&server.url, &operator, &["rooms", "--room", "kitchen"]);
+    assert!(absent.code == Some(1) && absent.err.contains("no node has the room kitchen"), "{absent:?}");
+
     let connections = || admin(&server.url, &operator, &["connections", "--channel", "cars/1"]);
     let mut listed = connections();
     while !listed.out.contains("ann") {
@@ -61,9 +69,9 @@ fn admin_commands_list_and_change_a_running_server() {
     }
     assert!(listed.out.contains("SUBSCRIPTIONS") && listed.out.trim_end().ends_with("cars/1"), "{}", listed.out);
     let shortened = admin(&server.url, &operator, &["refresh", "--subject", "ann", "--within", "5m"]);
-    assert_eq!(shortened.out, "1 connections need a new token\n", "{shortened:?}");
+    assert_eq!(shortened.out, "1 connection needs a new token\n", "{shortened:?}");
     let ended = admin(&server.url, &operator, &["unsubscribe", "cars/1", "--subject", "ann"]);
-    assert_eq!(ended.out, "1 subscriptions ended\n", "{ended:?}");
+    assert_eq!(ended.out, "1 subscription ended\n", "{ended:?}");
     let closed = admin(&server.url, &operator, &["disconnect", "--subject", "ann", "--json"]);
     assert!(closed.out.starts_with("{\"disconnected\":"), "{closed:?}");
     assert_eq!(admin(&server.url, &operator, &["revoke", "--jti", "of-ann"]).out, "revoked\n");
@@ -134,7 +142,7 @@ fn webhook_commands_show_state_and_dead_letters() {
     assert!(state.out.starts_with("NODE ") && state.out.contains("  failing  "), "{state:?}");
     let json = webhooks(&["dead", "--json"]);
     assert!(json.out.contains("\"data\":\"hello\""), "{json:?}");
-    assert_eq!(webhooks(&["replay", id]).out, "1 dead letters will be sent again\n");
+    assert_eq!(webhooks(&["replay", id]).out, "1 dead letter will be sent again\n");
     let unnamed = webhooks(&["replay"]);
     assert!(unnamed.code == Some(2) && unnamed.err.contains("--all"), "{unnamed:?}");
 }

@@ -13,6 +13,7 @@ mod hygiene;
 mod keyed_states;
 mod lab;
 mod link_page;
+mod lists;
 mod memory;
 mod metrics;
 mod monitoring;

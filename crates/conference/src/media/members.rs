@@ -76,6 +76,11 @@ impl Media {
         self.participants.borrow().get(&(room.clone(), Box::from(id))).map(|participant| participant.member)
     }
 
+    /// Returns the rooms of the WHIP and WHEP sessions.
+    pub(crate) fn rooms(&self) -> Vec<RoomName> {
+        self.sessions.borrow().values().map(|session| session.room.clone()).collect()
+    }
+
     /// Returns the SFU's reports on the members of a room.
     pub(crate) fn reports(&self, room: &RoomName) -> Vec<Report> {
         self.with_switch(|switch, _| switch.reports(room.as_str(), Instant::now())).unwrap_or_default()

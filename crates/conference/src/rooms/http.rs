@@ -145,21 +145,9 @@ pub(crate) async fn answer(
 async fn show(conference: &Rc<Conference>, room: RoomName) -> Result<Response, Error> {
     let name = room.clone();
     let question = move |conference: Rc<Conference>| async move {
-        let switched = conference.media.reports(&name);
-        let mut room_state = match conference.rooms.with(&name, |room| Ok((room.state(), room.reports()))) {
-            Ok((mut state, reports)) => {
-                state["reports"] = reports;
-                state
-            }
-            // The room has no participant, but WHIP or WHEP sessions.
-            Err(_) if !switched.is_empty() => {
-                json!({ "version": 0, "topology": "switch", "participants": [], "reports": {} })
-            }
-            // Not an error: a page requests a room before the room exists, and browsers log every 404.
-            Err(_) => json!({ "version": 0, "participants": [], "reports": {} }),
-        };
-        room_state["switch"] = json!(switched);
-        Ok(room_state)
+        // Not an error: a page requests a room before the room exists, and browsers log every 404.
+        let none = || json!({ "version": 0, "participants": [], "reports": {}, "switch": [] });
+        Ok(conference.room(&name).unwrap_or_else(none))
     };
     Ok(json_answer(conference.ask(&room, question).await?.to_string()))
 }

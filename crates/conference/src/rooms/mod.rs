@@ -10,6 +10,7 @@
 //! - [`publish`]: publications of rooms
 //! - [`changes`]: the effects of a change of a room
 //! - [`http`]: the requests of participants
+//! - [`list`]: the rooms of a shard, for lists
 //! - [`report`]: the checks of participants' reports
 //!
 //! Source: docs/reference/rooms.md; docs/reference/protocol.md, "Rooms".
@@ -17,6 +18,7 @@
 mod changes;
 mod config;
 mod http;
+mod list;
 mod names;
 mod open;
 mod publish;
@@ -26,6 +28,7 @@ mod shared;
 pub(crate) use changes::tick;
 pub use config::Config;
 pub(crate) use http::{ENDPOINTS, Path, answer};
+pub use list::RoomSummary;
 pub use names::RoomName;
 pub use open::Rooms;
 pub(crate) use publish::signal_from_switch;

@@ -3,7 +3,7 @@
 use millrace_protocol::{ChannelName, Code, Error};
 
 /// Name of a room: one level of a channel name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RoomName(String);
 
 impl RoomName {

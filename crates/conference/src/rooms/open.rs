@@ -89,6 +89,11 @@ impl Rooms {
         }
     }
 
+    /// Returns the names of the open rooms.
+    pub(super) fn names(&self) -> Vec<RoomName> {
+        self.rooms.borrow().keys().cloned().collect()
+    }
+
     /// Returns true if the audio of this room is mixed.
     pub(crate) fn is_mixed(&self, name: &RoomName) -> bool {
         self.rooms.borrow().get(name).is_some_and(|open| open.room.topology() == Topology::Mixer)

@@ -260,7 +260,7 @@ pub(super) fn send_behind(log: &WireLog, reader: &mut Live, conn: &mut Conn, now
         if taken < run.bytes.len() {
             let (next, whole) = log.split(&run, taken);
             conn.out.push(&run.bytes[taken..whole]);
-            conn.blocked = true;
+            conn.block(now_s);
             reader.cursor = next;
             return;
         }

@@ -17,6 +17,7 @@
 
 mod deliver;
 mod heartbeat;
+mod lag;
 mod memory;
 mod recover;
 mod subscribe;
@@ -30,6 +31,7 @@ use millrace_protocol::{ChannelName, Encoding, Epoch, Error, Pattern, PatternMap
 use slab::Slab;
 use smallvec::SmallVec;
 
+pub use lag::Lag;
 pub use memory::Memory;
 
 use crate::{
@@ -193,11 +195,19 @@ struct Conn {
     pinged_s: Option<u32>,
     heard_s: u32,
     wrote_s: u32,
+    /// Second since which this connection lacks publications; [`CAUGHT_UP`] if it has all of them. It changes where a
+    /// connection blocks, reads history, or has caught up, never with a delivery.
+    behind_s: u32,
+    /// Number of gaps that were reported to this connection.
+    gaps: u16,
     /// Bytes that must be sent first: replies, pages of history, and the rest of a partially sent frame.
     out: Out,
     readers: Vec<Option<ReaderRef>>,
     patterns: Vec<Option<PatternRef>>,
 }
+
+/// Value of [`Conn::behind_s`] of a connection that has everything.
+const CAUGHT_UP: u32 = u32::MAX;
 
 #[derive(Default)]
 struct Out {
@@ -384,6 +394,8 @@ impl Hub {
             pinged_s: None,
             heard_s: self.now_s,
             wrote_s: self.now_s,
+            behind_s: CAUGHT_UP,
+            gaps: 0,
             out: Out::default(),
             readers: Vec::new(),
             patterns: Vec::new(),
@@ -517,9 +529,15 @@ impl Conn {
             self.wrote_s = now_s;
         }
         if taken < bytes.len() {
-            self.blocked = true;
+            self.block(now_s);
             self.out.push(&bytes[taken..]);
         }
+    }
+
+    /// Records that the socket took fewer bytes than it was offered.
+    fn block(&mut self, now_s: u32) {
+        self.blocked = true;
+        self.behind_s = self.behind_s.min(now_s);
     }
 
     /// Sends the bytes in `out`. Returns true if nothing is left to send.
@@ -533,7 +551,7 @@ impl Conn {
             if self.out.is_empty() {
                 self.out = Out::default();
             } else {
-                self.blocked = true;
+                self.block(now_s);
             }
         }
         self.out.is_empty()

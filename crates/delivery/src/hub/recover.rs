@@ -25,6 +25,7 @@ impl Hub {
             self.outputs.push_back(Output::Close(id));
         } else {
             self.catch_up(id, wire);
+            self.note_caught_up(id);
         }
     }
 
@@ -49,6 +50,7 @@ impl Hub {
             self.write_page(ticket.conn, ticket.slot, page, wire);
         }
         self.catch_up(ticket.conn, wire);
+        self.note_caught_up(ticket.conn);
     }
 
     /// Sends a page to a recovering reader and moves the reader to the page's end. The caller then calls
@@ -66,6 +68,8 @@ impl Hub {
         let mut frames = std::mem::take(&mut self.scratch);
         frames.clear();
         if let Some(gap) = gap {
+            let gaps = &mut self.conns[id.slot as usize].gaps;
+            *gaps = gaps.saturating_add(1);
             if let Some(heads) = &mut heads {
                 let is_begin = begins_anew || page.part != Part::Log;
                 let to = if is_begin { Since::State } else { Since::Position(gap.to) };
@@ -169,6 +173,7 @@ impl Hub {
         let waiting = &mut group.recovering[reader.index as usize];
         waiting.hold = channel.head.map_or(waiting.at.offset, |head| head.offset);
         conn.asking = true;
+        conn.behind_s = conn.behind_s.min(self.now_s);
         let id = ConnId { slot: conn_slot, generation: conn.generation };
         let epoch = channel.head.map(|head| head.epoch);
         let ticket = ReadTicket { conn: id, slot: slot as u32, serial: reader.serial, epoch };

@@ -49,6 +49,38 @@ fn blocked_reader_has_no_queue() {
 }
 
 #[test]
+fn lag_counts_what_a_blocked_reader_lacks() {
+    let mut stage = Stage::new();
+    let (slow, fast) = (stage.reader(Encoding::Ndjson, "a"), stage.reader(Encoding::Ndjson, "a"));
+    stage.hub.tick(5, &mut stage.tape);
+    let caught_up = stage.hub.lag(slow).expect("it is open");
+    assert!(!caught_up.is_behind() && caught_up.since_s.is_none() && caught_up.furthest.is_none(), "{caught_up:?}");
+    assert_eq!((caught_up.policy, caught_up.has_mixed_policies), (Some(Policy::Every), false));
+    stage.tape.room.insert(slow, 10);
+    for i in 1..=20 {
+        stage.publish("a", &format!("{i:0>100}"));
+        stage.flush();
+    }
+    stage.hub.tick(12, &mut stage.tape);
+    // The first frame was sent in part, so its rest is in the queue of the connection.
+    let lag = stage.hub.lag(slow).expect("it is open");
+    assert_eq!((lag.behind, lag.channels, lag.furthest), (19, 1, Some((name("a"), 19))));
+    assert!(lag.is_blocked && lag.since_s == Some(7));
+    let bytes: usize = (1..=20).map(|i| line(i, &format!("{i:0>100}")).len()).sum();
+    assert_eq!(lag.bytes, bytes - 10);
+    assert!(!stage.hub.lag(fast).expect("it is open").is_behind());
+    // A reader that takes some bytes is still behind, for as long as before.
+    stage.unblock(slow, 500);
+    let lag = stage.hub.lag(slow).expect("it is open");
+    assert!(lag.is_behind() && lag.since_s == Some(7) && lag.behind < 19, "{lag:?}");
+    stage.unblock(slow, usize::MAX);
+    let lag = stage.hub.lag(slow).expect("it is open");
+    assert!(!lag.is_behind() && lag.since_s.is_none(), "{lag:?}");
+    stage.hub.disconnect(slow);
+    assert_eq!(stage.hub.lag(slow), None);
+}
+
+#[test]
 fn connection_uses_its_own_heartbeat_interval() {
     let mut stage = Stage::new();
     let usual = stage.hub.connect(Encoding::Ndjson);

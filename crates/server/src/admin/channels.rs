@@ -7,13 +7,16 @@ use serde_json::{Value, json};
 use super::{
     Admin,
     nodes::{Gathered, NodeQuestion},
+    publications::channel_of,
     requests::limit,
 };
 
 /// Period before the request for which rates are computed, in milliseconds.
 const WINDOW_MS: u64 = 10_000;
-/// Minimum period, if history does not reach back further.
+/// Minimum period of a rate of one publication, if history does not reach back further. The period of a rate of
+/// several publications may be shorter by as much as there are more of them, divided by [`FEW`].
 const WINDOW_MS_MIN: u64 = 1000;
+const FEW: u64 = 10;
 /// Publications from whose sizes the bytes per second are estimated.
 const SAMPLE: PageLimit = PageLimit { count: 100, bytes: 64 * 1024 };
 /// Number of channels whose logs are read at the same time.
@@ -39,6 +42,42 @@ impl Admin {
             }
         }
         Ok(Gathered::with_missing(missing, json!({ "channels": rows, "more": more })))
+    }
+
+    /// Describes one channel. A channel without publications is described, too.
+    pub async fn channel(&self, query: &str) -> Result<Value, Error> {
+        let query = Query::parse_text(query, &["channel"], &[])?;
+        let channel = channel_of(&query)?;
+        let question = NodeQuestion::Readers { channels: vec![channel.to_string()] };
+        let names = [channel.clone()];
+        let (readers, rows, oldest, newest) = tokio::join!(
+            self.gather(&question),
+            self.rows(&names),
+            self.engine.page(&channel, Since::Earliest, Policy::Every, PageLimit { count: 1, bytes: 1 }),
+            self.engine.newest(&channel),
+        );
+        let Gathered { answers, missing, .. } = readers?;
+        let readers = answers.iter().filter_map(|(_, answer)| answer["readers"][0].as_u64()).sum::<u64>();
+        let history = self.config.borrow().config.engine().of(&channel);
+        let (oldest, newest) = (oldest?, newest?);
+        let mut row = rows?.pop().unwrap_or_default();
+        row["readers"] = readers.into();
+        row["namespace"] = channel.namespace().into();
+        row["kind"] = if history.state { "state" } else { "log" }.into();
+        row["roster"] = history.roster.into();
+        let mut held = json!({
+            "count": 0, "count_max": history.count_max, "bytes_max": history.bytes_max,
+            "age_max_ms": history.age_max.as_millis() as u64,
+        });
+        if let Some(first) = oldest.publications.first() {
+            held["count"] = (oldest.top.offset + 1).saturating_sub(first.offset).into();
+            held["oldest"] = json!({ "offset": first.offset, "time_ms": first.time_ms });
+        }
+        row["history"] = held;
+        if let Some(newest) = newest.publication {
+            row["newest_ms"] = newest.time_ms.into();
+        }
+        Ok(Gathered::with_missing(missing, row))
     }
 
     /// Reads the end of each log, and its newest publications for the rates.
@@ -75,7 +114,11 @@ fn rates(page: &Page, now_ms: u64) -> (f64, f64) {
     let Some(first) = page.publications.first() else { return (0.0, 0.0) };
     let count = (page.top.offset + 1).saturating_sub(first.offset) as f64;
     let period_ms = match page.gap {
-        Some(_) => now_ms.saturating_sub(first.time_ms).clamp(WINDOW_MS_MIN, WINDOW_MS),
+        Some(_) => {
+            // History of a busy channel holds less than a second.
+            let least_ms = WINDOW_MS_MIN / (count as u64 / FEW).clamp(1, WINDOW_MS_MIN);
+            now_ms.saturating_sub(first.time_ms).clamp(least_ms, WINDOW_MS)
+        }
         None => WINDOW_MS,
     };
     let sample: usize = page.publications.iter().map(|publication| publication.cost_bytes()).sum();
@@ -113,6 +156,8 @@ mod tests {
         assert_eq!(rates(&page(11, 100, 1010, now_ms - 2000, true), now_ms), (500.0, 25_000.0));
         // One publication in history, from just now: the rate is at least one per second, not a thousand.
         assert_eq!(rates(&page(11, 1, 11, now_ms - 1, true), now_ms), (1.0, 50.0));
+        // History holds the last tenth of a second only: 10,000 publications.
+        assert_eq!(rates(&page(11, 100, 10_010, now_ms - 100, true), now_ms), (100_000.0, 5_000_000.0));
     }
 
     #[test]

@@ -18,7 +18,13 @@ pub const ENDPOINTS: &[&AdminEndpoint] = &[
     &NODES,
     &DRAIN,
     &CHANNELS,
+    &CHANNEL,
+    &TAIL,
+    &PAGE,
     &CONNECTIONS,
+    &SLOW,
+    &ROOMS,
+    &HOOKS,
     &DISCONNECT,
     &UNSUBSCRIBE,
     &REVOKE,
@@ -54,9 +60,31 @@ const CHANNELS: AdminEndpoint =
     view(Endpoint::new("/v1/admin/channels", "GET"), Rows::of("channels", &["channel"]), |admin, query| {
         Box::pin(admin.channels(query))
     });
+const CHANNEL: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/channel", "GET"), Rows::NONE, |admin, query| Box::pin(admin.channel(query)));
+const TAIL: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/tail", "GET"), Rows::of("publications", &["offset"]), |admin, query| {
+        Box::pin(admin.tail(query))
+    });
+const PAGE: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/page", "GET"), Rows::of("publications", &["offset"]), |admin, query| {
+        Box::pin(admin.page(query))
+    });
 const CONNECTIONS: AdminEndpoint =
     view(Endpoint::new("/v1/admin/connections", "GET"), Rows::of("connections", &["id"]), |admin, query| {
         Box::pin(admin.connections(query))
+    });
+const SLOW: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/slow", "GET"), Rows::of("readers", &["id"]), |admin, query| {
+        Box::pin(admin.slow(query))
+    });
+const ROOMS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/rooms", "GET"), Rows::of("rooms", &["room", "node"]), |admin, query| {
+        Box::pin(admin.rooms(query))
+    });
+const HOOKS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/hooks", "GET"), Rows::of("hooks", &["node", "hook", "url"]), |admin, query| {
+        Box::pin(admin.hooks_of_nodes(query))
     });
 const DISCONNECT: AdminEndpoint =
     change(Endpoint::new("/v1/admin/disconnect", "POST"), |admin, body| Box::pin(admin.disconnect(body)));
@@ -67,7 +95,9 @@ const REVOKE: AdminEndpoint =
 const REFRESH: AdminEndpoint =
     change(Endpoint::new("/v1/admin/refresh", "POST"), |admin, body| Box::pin(admin.refresh(body)));
 const CONFIG: AdminEndpoint =
-    view(Endpoint::new("/v1/admin/config", "GET"), Rows::NONE, |admin, query| Box::pin(admin.config(query)));
+    view(Endpoint::new("/v1/admin/config", "GET"), Rows::of("settings", &["key"]), |admin, query| {
+        Box::pin(admin.show_config(query))
+    });
 const WEBHOOKS: AdminEndpoint =
     view(Endpoint::new("/v1/admin/webhooks", "GET"), Rows::of("nodes", &["node"]), |admin, query| {
         Box::pin(admin.webhooks_of_nodes(query))

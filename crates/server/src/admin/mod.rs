@@ -7,7 +7,12 @@
 //! - [`doors`]: who may send requests; [`token`]: the token of the admin listener
 //! - [`endpoints`]: the list of requests, with the function and the rows of each
 //! - [`requests`]: answers requests
-//! - [`channels`]: the list of channels
+//! - [`channels`]: the list of channels, and the state of one
+//! - [`publications`]: the newest publications of a channel, and pages of its history
+//! - [`connections`]: the lists of connections and of slow readers
+//! - [`rooms`]: rooms, their participants and tracks
+//! - [`hooks`]: the questions to the app's back end
+//! - [`settings`]: the configuration and its sources
 //! - [`filter`]: selects connections
 //! - [`follow`]: repeats a request and publishes its answer, row by row
 //! - [`counters`], [`recorder`]: the counters of this node, and their samples once per second
@@ -21,17 +26,22 @@
 
 mod channels;
 mod cluster;
+mod connections;
 mod counters;
 mod doors;
 mod endpoints;
 mod events;
 mod filter;
 mod follow;
+mod hooks;
 mod nodes;
 mod overview;
+mod publications;
 mod recorder;
 mod requests;
 mod revocations;
+mod rooms;
+mod settings;
 mod thread;
 mod threads;
 mod token;
@@ -39,11 +49,12 @@ mod webhooks;
 
 use std::{cell::RefCell, sync::Arc};
 
+use millrace_conference::Question as RoomQuestion;
 use millrace_engine::{Engine, WithLocal};
+use millrace_hooks::Hooks;
 use millrace_node::Router;
 use millrace_transport::{Arrival, Question};
 use millrace_webhooks::Webhooks;
-use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 pub use cluster::DrainState;
@@ -56,7 +67,8 @@ pub use thread::{Jobs, run};
 pub use threads::CpuTimes;
 pub use token::AdminToken;
 
-use crate::{auth::Auth, pages::Site};
+use crate::{auth::Auth, config::Shown, pages::Site};
+use publications::Tails;
 
 /// Everything that operator requests use.
 pub struct Admin {
@@ -79,8 +91,14 @@ pub struct Admin {
     pub webhooks: Option<Arc<Webhooks>>,
     pub router: Arc<Router>,
     /// Current configuration without its secrets.
-    pub config: watch::Receiver<Value>,
+    pub config: watch::Receiver<Shown>,
     pub shards: Vec<mpsc::Sender<Question>>,
+    /// Queues of the rooms of all shards.
+    pub rooms: Vec<mpsc::Sender<RoomQuestion>>,
+    /// The hooks of the app's back end, if they are configured.
+    pub hooks: Option<Arc<Hooks>>,
+    /// Where the last requests for the newest publications ended.
+    pub tails: RefCell<Tails>,
     /// Name of this node: `[0-9a-f]+`, new at every start.
     pub node: String,
     pub now_s: fn() -> u64,

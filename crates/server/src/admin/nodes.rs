@@ -4,24 +4,19 @@ use millrace_engine::{Deliver as _, NodeAnswer};
 use millrace_protocol::{ChannelName, Code, Error, session::Target};
 use millrace_transport::{
     Context, Question,
-    admin::{Connection, ConnectionFilter, ConnectionKey},
+    admin::{ConnectionFilter, ConnectionOrder},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::{
-    Admin,
-    filter::{ConnectionId, Filter},
-};
+use super::{Admin, filter::Filter};
 use crate::auth::Revoked;
 
 /// Timeout of a question to a shard.
 const SHARDS: Duration = Duration::from_secs(2);
 /// Timeout of a question to the other nodes.
 const NODES: Duration = Duration::from_secs(3);
-/// Maximum size of a list of connections in the answer of one node, in bytes. A list that is cut has `"more": true`.
-const LIST_BYTES_MAX: usize = 256 * 1024;
 /// Stands for all other nodes if the engine does not answer, so that their names are unknown.
 const UNKNOWN: &str = "*";
 
@@ -29,12 +24,27 @@ const UNKNOWN: &str = "*";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeQuestion {
-    /// Lists connections in order of their ids, those after `after`.
+    /// Lists connections, in order of their ids those after `after`.
     Connections {
         filter: Filter,
         after: Option<String>,
         limit: usize,
+        /// `None`: by id.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sort: Option<ConnectionOrder>,
     },
+    /// Lists the connections that lack most publications.
+    Slow {
+        limit: usize,
+    },
+    /// Lists rooms in order of their names, those after `after`; or describes one room.
+    Rooms {
+        room: Option<String>,
+        after: Option<String>,
+        limit: usize,
+    },
+    /// Asks for the state of the hooks.
+    Hooks {},
     Disconnect {
         filter: Filter,
     },
@@ -146,9 +156,13 @@ impl Admin {
     /// Errors: a malformed filter; [`Code::Unavailable`] if a shard is too busy.
     async fn answer_question(&self, question: &NodeQuestion) -> Result<Value, Error> {
         match question {
-            NodeQuestion::Connections { filter, after, limit } => {
-                self.own_connections(filter, after.as_deref(), *limit).await
+            NodeQuestion::Connections { filter, after, limit, sort } => {
+                self.own_connections(filter, after.as_deref(), *limit, sort.unwrap_or_default()).await
             }
+            NodeQuestion::Slow { limit } => self.own_slow(*limit).await,
+            NodeQuestion::Rooms { room: Some(room), .. } => self.own_room(room).await,
+            NodeQuestion::Rooms { room: None, after, limit } => self.own_rooms(after.as_deref(), *limit).await,
+            NodeQuestion::Hooks {} => Ok(self.own_hooks()),
             NodeQuestion::Disconnect { filter } => {
                 self.change(filter, |context, filter| context.disconnect(filter)).await
             }
@@ -185,49 +199,6 @@ impl Admin {
         }
     }
 
-    async fn own_connections(&self, filter: &Filter, after: Option<&str>, limit: usize) -> Result<Value, Error> {
-        let after: Option<ConnectionId> = after.map(str::parse).transpose()?;
-        let filter = filter.on(&self.node)?;
-        let after_key = match &after {
-            Some(after) if after.node > self.node => return Ok(json!({ "connections": [], "more": false })),
-            Some(after) if after.node == self.node => Some(after.key),
-            _ => None,
-        };
-        let Some(filter) = filter else { return Ok(json!({ "connections": [], "more": false })) };
-        let found = self.list(filter, after_key, limit.saturating_add(1)).await?;
-        let mut more = found.len() > limit;
-        let (mut connections, mut bytes) = (Vec::new(), 0);
-        for connection in found.into_iter().take(limit) {
-            let id = ConnectionId { node: self.node.clone(), key: connection.key }.to_string();
-            let mut shown = json!(connection);
-            shown["id"] = id.into();
-            bytes += shown.to_string().len();
-            if bytes > LIST_BYTES_MAX && !connections.is_empty() {
-                more = true;
-                break;
-            }
-            connections.push(shown);
-        }
-        Ok(json!({ "connections": connections, "more": more }))
-    }
-
-    async fn list(
-        &self,
-        filter: ConnectionFilter,
-        after: Option<ConnectionKey>,
-        limit: usize,
-    ) -> Result<Vec<Connection>, Error> {
-        let mut found: Vec<Connection> = Vec::new();
-        for shard in after.map_or(0, |after| after.shard)..self.shards.len() {
-            let (filter, left) = (filter.clone(), limit - found.len());
-            if left == 0 {
-                break;
-            }
-            found.extend(self.ask(shard, move |context| context.connections(&filter, after, left)).await?);
-        }
-        Ok(found)
-    }
-
     /// Applies a change to the matching connections of all shards. Returns `{"count"}`.
     async fn change(
         &self,
@@ -247,7 +218,7 @@ impl Admin {
     /// Runs `question` on a shard and returns its result.
     ///
     /// Errors: [`Code::Unavailable`] if the shard is too busy.
-    async fn ask<T: Send + 'static>(
+    pub(super) async fn ask<T: Send + 'static>(
         &self,
         shard: usize,
         question: impl FnOnce(&Context) -> T + Send + 'static,
@@ -270,9 +241,24 @@ mod tests {
         let filter = || Filter { subject: Some("ann".into()), ..Filter::default() };
         for (question, text) in [
             (
-                NodeQuestion::Connections { filter: filter(), after: None, limit: 5 },
+                NodeQuestion::Connections { filter: filter(), after: None, limit: 5, sort: None },
                 r#"{"connections":{"filter":{"subject":"ann"},"after":null,"limit":5}}"#,
             ),
+            (
+                NodeQuestion::Connections {
+                    filter: filter(),
+                    after: None,
+                    limit: 5,
+                    sort: Some(ConnectionOrder::Behind),
+                },
+                r#"{"connections":{"filter":{"subject":"ann"},"after":null,"limit":5,"sort":"behind"}}"#,
+            ),
+            (NodeQuestion::Slow { limit: 5 }, r#"{"slow":{"limit":5}}"#),
+            (
+                NodeQuestion::Rooms { room: None, after: Some("a".into()), limit: 5 },
+                r#"{"rooms":{"room":null,"after":"a","limit":5}}"#,
+            ),
+            (NodeQuestion::Hooks {}, r#"{"hooks":{}}"#),
             (NodeQuestion::Disconnect { filter: filter() }, r#"{"disconnect":{"filter":{"subject":"ann"}}}"#),
             (
                 NodeQuestion::Refresh { filter: filter(), within_s: 3 },

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Admin,
     endpoints::{Action, AdminEndpoint},
-    filter::{ConnectionId, Filter},
+    filter::Filter,
     nodes::{Gathered, NodeQuestion},
 };
 use crate::auth::Revoked;
@@ -50,12 +50,6 @@ impl Admin {
         }
     }
 
-    /// Returns the configuration in effect, without secrets.
-    pub async fn config(&self, query: &str) -> Result<Value, Error> {
-        no_parameters(query)?;
-        Ok(self.config.borrow().clone())
-    }
-
     /// Closes connections.
     pub async fn disconnect(&self, body: Map<String, Value>) -> Result<Value, Error> {
         let filter = named(decode(body)?)?;
@@ -77,42 +71,6 @@ impl Admin {
     pub async fn refresh(&self, body: Map<String, Value>) -> Result<Value, Error> {
         let (within_s, filter) = refresh_body(body)?;
         self.change_all("refreshed", NodeQuestion::Refresh { filter, within_s }).await
-    }
-
-    /// Lists connections.
-    pub async fn connections(&self, query: &str) -> Result<Value, Error> {
-        let known = ["id", "subject", "address", "transport", "channel", "after", "limit"];
-        let query = Query::parse_text(query, &known, &[])?;
-        let text = |name: &str| query.get(name).map(str::to_owned);
-        let address = query.get("address").map(|address| {
-            address.parse().map_err(|_| Error::new(Code::BadRequest, "`address` is an IP address without a port"))
-        });
-        let filter = Filter {
-            id: text("id"),
-            subject: text("subject"),
-            address: address.transpose()?,
-            transport: text("transport"),
-            channel: text("channel"),
-        };
-        let (after, limit) = (text("after"), limit(&query)?);
-        if let Some(after) = &after {
-            after.parse::<ConnectionId>()?;
-        }
-        let Gathered { answers, missing, .. } =
-            self.gather(&NodeQuestion::Connections { filter, after, limit }).await?;
-        let (mut connections, mut more) = (Vec::new(), false);
-        for (_, mut answer) in answers {
-            if more {
-                break;
-            }
-            if let Some(Value::Array(of_node)) = answer.get_mut("connections").map(Value::take) {
-                connections.extend(of_node);
-            }
-            // The rest of this node comes before the connections of the next one.
-            more = answer["more"] == true || connections.len() > limit;
-        }
-        connections.truncate(limit);
-        Ok(Gathered::with_missing(missing, json!({ "connections": connections, "more": more })))
     }
 
     async fn change_all(&self, done: &str, question: NodeQuestion) -> Result<Value, Error> {

@@ -77,7 +77,8 @@ pub struct Value {
 #[derive(Debug)]
 pub struct Sources {
     pub config: Config,
-    /// Maps `section.key` to its source, for example `file millrace.toml`. Keys that are absent have their default.
+    /// Maps the path of a value to its source, for example `file millrace.toml`. Values that are absent have their
+    /// default.
     pub from: BTreeMap<String, String>,
 }
 
@@ -264,11 +265,12 @@ fn unknown_variable(name: &str) -> ConfigError {
     ConfigError::Parse { from: format!("env {name}"), message }
 }
 
+/// Returns the path of each value, for example `namespaces.cars.count_max`.
 fn leaves(table: &Table, prefix: &str) -> Vec<String> {
     let path = |key: &str| if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") };
     let leaf = |(key, value): (&String, &toml::Value)| match value.as_table() {
-        Some(inner) if prefix.is_empty() => leaves(inner, &path(key)),
-        _ => vec![path(key)],
+        Some(inner) => leaves(inner, &path(key)),
+        None => vec![path(key)],
     };
     table.iter().flat_map(leaf).collect()
 }

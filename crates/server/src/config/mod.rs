@@ -4,10 +4,12 @@ pub mod address;
 mod faults;
 mod layers;
 mod namespace;
+mod shown;
 
 pub use crate::setting::{InvalidSetting, Secret};
 pub use layers::{ConfigError, OTHER_VARIABLES, Sources, Value};
 pub use namespace::Namespace;
+pub use shown::{Setting, Shown};
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 

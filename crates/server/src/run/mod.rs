@@ -8,6 +8,7 @@ mod build;
 mod spawn;
 
 use std::{
+    collections::BTreeMap,
     fmt,
     io::{self, Write as _},
     net::SocketAddr,
@@ -33,9 +34,10 @@ use crate::{
     Config,
     admin::{DrainState, EventKind, Events},
     auth::Auth,
+    config::{Shown, Sources},
     memory,
     metrics::ShardMetrics,
-    reload::{Reload, changes, in_effect},
+    reload::{Reload, changes, in_effect, sources_in_effect},
     secure,
     tls::Tls,
     upgrade::{self, Attempt, ControlSocket, Handed, Seed, SocketSet, Takeover, UpgradeError},
@@ -76,6 +78,8 @@ pub struct Running {
     handed: Option<Arc<Handed>>,
     /// The configuration in effect, before [`memory::apportion`].
     config: Config,
+    /// Source of each value of the configuration; see [`Sources::from`].
+    from: BTreeMap<String, String>,
 }
 
 /// Checks whether a server may start with this configuration, and whether its address is free. Has no side effects.
@@ -158,19 +162,20 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
         presence,
         handed,
         config,
+        from: BTreeMap::new(),
     })
 }
 
 impl Running {
     /// Applies the settings that take effect at runtime, and warns about all other changes.
     fn reload(&mut self, reload: &Reload) {
-        let loaded = (reload.load)().and_then(|config| {
+        let loaded = (reload.load)().and_then(|Sources { config, from }| {
             let auth = self.auth.prepare(&config.auth, &config.anonymous());
             let auth = auth.context("`[auth]`")?;
             (reload.set_log_level)(&config.log.level)?;
-            Ok((config, auth))
+            Ok((config, from, auth))
         });
-        let (config, auth) = match loaded {
+        let (config, from, auth) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
                 let error = format!("{error:#}");
@@ -195,7 +200,9 @@ impl Running {
         if let Some(webhooks) = &self.webhooks {
             webhooks.set_signer(config.webhooks.signer(config.hook_settings()));
         }
-        for (key, at_once) in changes(&self.config, &config) {
+        let changes = changes(&self.config, &config);
+        self.from = sources_in_effect(&self.from, from, &changes);
+        for (key, at_once) in changes {
             match at_once {
                 true => tracing::info!(key, "setting changed"),
                 false => tracing::warn!(key, "setting changed, but takes effect only after a restart"),
@@ -204,10 +211,17 @@ impl Running {
         self.config = in_effect(&self.config, &config);
         let mut apportioned = self.config.clone();
         memory::apportion(&mut apportioned);
-        self.threads.controls.shown.send_replace(apportioned.shown());
+        self.threads.controls.shown.send_replace(Shown::new(&apportioned, self.from.clone()));
         self.threads.controls.limits.send_replace(apportioned.limits);
         tracing::info!("configuration reloaded");
         self.events.add(EventKind::Reloaded, "The configuration was reloaded");
+    }
+
+    /// Sets the sources of the values of the configuration, which operators see.
+    fn set_sources(&mut self, from: BTreeMap<String, String>) {
+        self.from.clone_from(&from);
+        let config = self.threads.controls.shown.borrow().config.clone();
+        self.threads.controls.shown.send_replace(Shown::new(&config, from));
     }
 
     /// Drains: reports not ready, asks readers to move, closes each a little later, then stops all threads. Bounded by
@@ -302,7 +316,7 @@ async fn until(at: Option<Instant>) {
 /// over to it, and drains.
 ///
 /// Errors: see [`start`].
-pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
+pub async fn run(Sources { config, from }: Sources, reload: Reload) -> anyhow::Result<()> {
     upgrade::remember_program();
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (mut hangup, mut user2) = (signal(SignalKind::hangup())?, signal(SignalKind::user_defined2())?);
@@ -310,6 +324,7 @@ pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
         true => take_over(config)?,
         false => start(config)?,
     };
+    running.set_sources(from);
     // Scripts wait for this line.
     let scheme = if running.tls.is_some() { "https" } else { "http" };
     announce(format_args!("listening on {scheme}://{}", running.address));

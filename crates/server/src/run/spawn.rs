@@ -23,7 +23,6 @@ use millrace_transport::{
     admission::{hooks::Hooks, webhooks::PublicationEvents},
     serve,
 };
-use serde_json::Value;
 use tokio::{
     net::TcpListener,
     runtime::{Builder, LocalOptions},
@@ -35,7 +34,9 @@ use super::{bind::Sockets, build::Services};
 use crate::{
     Config,
     admin::{self, Admin, AdminRoutes, AdminToken, DrainState, Jobs},
-    agent, memory,
+    agent,
+    config::Shown,
+    memory,
     metrics::ShardMetrics,
     pages::Site,
     tls::Tls,
@@ -64,7 +65,7 @@ pub struct Controls {
     pub draining: watch::Sender<Option<Drain>>,
     pub limits: watch::Sender<millrace_transport::Config>,
     /// The configuration for operators.
-    pub shown: watch::Sender<Value>,
+    pub shown: watch::Sender<Shown>,
     /// True once a shard or the TURN server has ended.
     pub ended: watch::Sender<bool>,
     /// True once another process serves the listening sockets.
@@ -119,7 +120,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
         drain: watch::Sender::new(DrainState::Serving),
         draining: watch::Sender::new(None),
         limits: watch::Sender::new(config.limits.clone()),
-        shown: watch::Sender::new(config.shown()),
+        shown: watch::Sender::new(Shown::new(config, Default::default())),
         ended: watch::Sender::new(false),
         handed_over,
     };
@@ -149,6 +150,9 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
         router: services.router.clone(),
         config: controls.shown.subscribe(),
         shards: questions,
+        rooms: room_questions.clone(),
+        hooks: services.hooks.clone(),
+        tails: Default::default(),
         node: services.node.clone(),
         now_s: unix_s,
     };

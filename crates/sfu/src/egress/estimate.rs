@@ -79,6 +79,11 @@ impl Estimator {
         self.rate.min(self.losses.bound.unwrap_or(RATE_MAX)) as u64
     }
 
+    /// Returns the ratio of lost packets that was measured last, from 0 to 1; `None` before the first measurement.
+    pub fn loss(&self) -> Option<f64> {
+        self.losses.share
+    }
+
     /// Returns whether probing is allowed: the delay is stable, and losses do not limit the rate.
     pub fn allows_probing(&self) -> bool {
         self.delay.usage == Usage::Normal && self.losses.bound.is_none()
@@ -329,6 +334,8 @@ struct Losses {
     /// Maximum of the estimate in bit/s. `None`: losses do not limit the estimate.
     bound: Option<f64>,
     evaluated: Option<Instant>,
+    /// Ratio of lost packets at the last evaluation.
+    share: Option<f64>,
 }
 
 /// Minimum number of packets for a loss ratio. The ratio of fewer packets is chance.
@@ -355,7 +362,7 @@ impl Losses {
             let grown = bound * RECOVERY.powf(since.as_secs_f64().min(1.0)) + 1000.0;
             self.bound = (grown < rate).then_some(grown);
         }
-        (self.received, self.lost, self.evaluated) = (0, 0, Some(now));
+        (self.received, self.lost, self.evaluated, self.share) = (0, 0, Some(now), Some(share));
     }
 }
 

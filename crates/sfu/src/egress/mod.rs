@@ -244,6 +244,16 @@ impl Egress {
         outcome
     }
 
+    /// Returns the round-trip time to the client; `None` before its first report.
+    pub fn round_trip_time(&self) -> Option<Duration> {
+        (self.rtt != FIRST_RTT).then_some(self.rtt)
+    }
+
+    /// Returns the ratio of packets that the client has lost, from 0 to 1; `None` before the first measurement.
+    pub fn loss(&self) -> Option<f64> {
+        self.estimator.loss()
+    }
+
     fn handle_receiver_report(&mut self, ssrc: u32, last_report: u32, delay: u32, now: Instant) {
         let Some(stream) = self.streams.iter_mut().find(|stream| stream.ssrc == ssrc) else { return };
         stream.set_known();

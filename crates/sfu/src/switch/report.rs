@@ -16,6 +16,10 @@ pub struct Report {
     pub has_floor: bool,
     /// Bandwidth estimate of the path to the member in kbit/s.
     pub estimate_kbps: Option<u64>,
+    /// Round-trip time to the member.
+    pub rtt_ms: Option<u64>,
+    /// Packets to the member that were lost lately, in percent.
+    pub loss_percent: Option<f64>,
     pub sends: Vec<Sends>,
     pub receives: Vec<Receives>,
 }
@@ -83,11 +87,14 @@ impl Switch {
                 bytes: slot.sent_bytes,
             })
         });
+        let egress = member.egress.as_deref();
         Report {
             name: member.name.to_string(),
             is_connected: member.is_connected,
             has_floor: self.holder(member.room).is_some_and(|holder| holder.member == member.id),
             estimate_kbps: member.estimate.map(|estimate| estimate / 1000),
+            rtt_ms: egress.and_then(|egress| egress.round_trip_time()).map(|rtt| rtt.as_millis() as u64),
+            loss_percent: egress.and_then(|egress| egress.loss()).map(|share| (share * 1000.0).round() / 10.0),
             sends: sends.collect(),
             receives: receives.collect(),
         }

@@ -4,10 +4,14 @@ use std::{
     str::FromStr,
 };
 
-use millrace_delivery::{ConnId, Hub};
-use millrace_protocol::{Encoding, Transport, session::Target};
+use millrace_delivery::{ConnId, Hub, Lag};
+use millrace_protocol::{
+    Encoding, Transport,
+    session::{Policy, Target},
+};
 use serde::Serialize;
 
+use super::tcp;
 use crate::{Sockets, connection::connection_id, route::Context, session::lanes};
 
 /// Maximum number of subscriptions that the description of a connection names.
@@ -30,10 +34,28 @@ pub struct Connection {
     /// Expiry time of the token, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_s: Option<u64>,
+    /// Time at which the connection was opened, in milliseconds since 1970, rounded down to seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opened_ms: Option<u64>,
     /// Channels and patterns that the connection subscribes to, at most [`SUBSCRIPTIONS_MAX`].
     pub subscriptions: Vec<String>,
     /// Number of all subscriptions.
     pub subscriptions_total: usize,
+    /// Delivery policy of the subscriptions: `every`, `latest` or `mixed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<&'static str>,
+    /// Publications that the connection has not been sent yet, over all its channels.
+    pub behind: u64,
+    /// Bytes that wait for the connection in the memory of its shard.
+    pub behind_bytes: usize,
+    /// Time since the connection lacks publications, if its socket takes no bytes at present.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked_ms: Option<u64>,
+    /// Bytes that the kernel has sent on the TCP connection, without retransmissions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_out: Option<u64>,
+    #[serde(skip)]
+    pub lag: Lag,
 }
 
 /// Filter for connections. A connection matches if it matches all fields that are set.
@@ -62,6 +84,12 @@ pub struct ConnectionKey {
 #[error("expected SHARD-SLOT-GENERATION")]
 pub struct InvalidKey;
 
+impl ConnectionKey {
+    pub(super) fn new(shard: usize, id: ConnId) -> Self {
+        Self { shard, slot: id.slot, generation: id.generation }
+    }
+}
+
 impl FromStr for ConnectionKey {
     type Err = InvalidKey;
 
@@ -82,65 +110,75 @@ impl fmt::Display for ConnectionKey {
 }
 
 impl Context {
-    /// Returns at most `limit` of the matching connections in order of their keys, those after the key `after`. Cost:
-    /// O(connections of the shard).
-    pub fn connections(&self, which: &ConnectionFilter, after: Option<ConnectionKey>, limit: usize) -> Vec<Connection> {
-        let is_after = |id: &ConnId| after.is_none_or(|after| self.key(*id) > after);
-        let after = self.open_connections().into_iter().filter(is_after);
-        after.filter(|id| self.is_match(*id, which)).take(limit).filter_map(|id| self.describe(id)).collect()
-    }
-
     /// Returns the ids of all matching connections.
     pub(super) fn matching(&self, which: &ConnectionFilter) -> Vec<ConnId> {
-        self.open_connections().into_iter().filter(|id| self.is_match(*id, which)).collect()
+        let all: Vec<ConnId> = self.shard.with(|hub, _| hub.conns().map(|(id, _)| id).collect());
+        let shard = self.shard.id;
+        all.into_iter().filter(|id| self.shard.with(|hub, sockets| is_match(hub, sockets, shard, *id, which))).collect()
     }
 
-    fn open_connections(&self) -> Vec<ConnId> {
-        self.shard.with(|hub, _| hub.conns().map(|(id, _)| id).collect())
+    /// Describes connections. Those that have closed are missing.
+    pub fn describe(&self, keys: &[ConnectionKey]) -> Vec<Connection> {
+        keys.iter().filter_map(|key| self.describe_one(*key)).collect()
     }
 
-    fn key(&self, id: ConnId) -> ConnectionKey {
-        ConnectionKey { shard: self.shard.id, slot: id.slot, generation: id.generation }
-    }
-
-    fn is_match(&self, id: ConnId, which: &ConnectionFilter) -> bool {
+    fn describe_one(&self, key: ConnectionKey) -> Option<Connection> {
+        let id = ConnId { slot: key.slot, generation: key.generation };
         self.shard.with(|hub, sockets| {
-            let Some(caller) = sockets.grants.get(id) else { return false };
-            let has_subject = which.subject.is_none() || which.subject.as_deref() == caller.grant.subject.as_deref();
-            has_subject
-                && which.key.is_none_or(|key| key == self.key(id))
-                && which.transport.is_none_or(|transport| transport_of(hub, sockets, id) == Some(transport))
-                && which.address.is_none_or(|ip| {
-                    client_of(sockets, id) == Some(ip) || address_of(sockets, id).is_some_and(|at| at.ip() == ip)
-                })
-                && which.channel.as_ref().is_none_or(|channel| {
-                    targets_of(hub, sockets, id).any(|target| match (&target, channel) {
-                        (Target::Pattern(pattern), Target::Channel(name)) => pattern.matches(name.as_str()),
-                        (target, channel) => target == channel,
-                    })
-                })
-        })
-    }
-
-    fn describe(&self, id: ConnId) -> Option<Connection> {
-        self.shard.with(|hub, sockets| {
+            let lag = lag_of(hub, sockets, id);
             let grant = sockets.grants.get(id).map(|caller| caller.grant.clone())?;
             let mut subscriptions: Vec<String> =
                 targets_of(hub, sockets, id).map(|target| target.as_str().to_owned()).collect();
             let subscriptions_total = subscriptions.len();
             subscriptions.truncate(SUBSCRIPTIONS_MAX);
             Some(Connection {
-                key: self.key(id),
+                key,
                 transport: transport_of(hub, sockets, id).map_or("http", Transport::name),
                 subject: grant.subject.as_deref().map(str::to_owned),
                 address: address_of(sockets, id),
                 client: client_of(sockets, id),
                 expires_s: grant.expires_s,
+                opened_ms: sockets.grants.opened_s(id).map(|opened_s| u64::from(opened_s) * 1000),
                 subscriptions,
                 subscriptions_total,
+                policy: match lag.policy {
+                    Some(_) if lag.has_mixed_policies => Some("mixed"),
+                    policy => policy.map(Policy::name),
+                },
+                behind: lag.behind,
+                behind_bytes: lag.bytes,
+                blocked_ms: lag.since_s.filter(|_| lag.is_blocked).map(|since_s| u64::from(since_s) * 1000),
+                bytes_out: sockets.socket(id).and_then(|socket| tcp::bytes_sent(&socket.fd)),
+                lag,
             })
         })
     }
+}
+
+/// Returns whether an open connection of a client matches. A separate lane of a session is no connection of its own.
+pub(super) fn is_match(hub: &Hub, sockets: &mut Sockets, shard: usize, id: ConnId, which: &ConnectionFilter) -> bool {
+    let Some(caller) = sockets.grants.get(id) else { return false };
+    let has_subject = which.subject.is_none() || which.subject.as_deref() == caller.grant.subject.as_deref();
+    has_subject
+        && which.key.is_none_or(|key| key == ConnectionKey::new(shard, id))
+        && which.transport.is_none_or(|transport| transport_of(hub, sockets, id) == Some(transport))
+        && which.address.is_none_or(|ip| {
+            client_of(sockets, id) == Some(ip) || address_of(sockets, id).is_some_and(|at| at.ip() == ip)
+        })
+        && which.channel.as_ref().is_none_or(|channel| {
+            targets_of(hub, sockets, id).any(|target| match (&target, channel) {
+                (Target::Pattern(pattern), Target::Channel(name)) => pattern.matches(name.as_str()),
+                (target, channel) => target == channel,
+            })
+        })
+}
+
+/// Returns how far a client is behind on all lanes of its connection.
+pub(super) fn lag_of(hub: &Hub, sockets: &Sockets, id: ConnId) -> Lag {
+    lanes(sockets, id).filter_map(|lane| hub.lag(lane)).fold(Lag::default(), |mut all, lag| {
+        all.add(lag);
+        all
+    })
 }
 
 /// Returns the subscriptions of a connection on all its lanes.

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use millrace_delivery::ConnId;
 use millrace_protocol::{ChannelName, Code, Error, Permission};
 
-use crate::admission::access::Caller;
+use crate::admission::access::{Caller, unix_s};
 
 /// Callers of a shard's connections. They are stored apart from the connections because most callers share one grant
 /// that never expires.
@@ -16,12 +16,15 @@ pub(crate) struct Grants {
 
 struct ConnectionCaller {
     generation: u32,
+    /// Time of the first caller of the connection, in seconds since 1970.
+    opened_s: u32,
     caller: Caller,
 }
 
 impl Grants {
     /// Sets the caller of a connection. From now on, the caller's grant applies to the connection.
     pub fn put(&mut self, id: ConnId, caller: Caller) {
+        let opened_s = self.opened_s(id).unwrap_or_else(|| unix_s() as u32);
         self.remove(id);
         let slot = id.slot as usize;
         if self.callers.len() <= slot {
@@ -30,12 +33,20 @@ impl Grants {
         if let Some(expires_s) = caller.grant.expires_s {
             self.ends.insert((expires_s, id));
         }
-        self.callers[slot] = Some(ConnectionCaller { generation: id.generation, caller });
+        self.callers[slot] = Some(ConnectionCaller { generation: id.generation, opened_s, caller });
     }
 
     pub fn get(&self, id: ConnId) -> Option<&Caller> {
-        let callers = self.callers.get(id.slot as usize)?.as_ref()?;
-        (callers.generation == id.generation).then_some(&callers.caller)
+        Some(&self.entry(id)?.caller)
+    }
+
+    /// Returns the time at which the connection was opened, in seconds since 1970.
+    pub fn opened_s(&self, id: ConnId) -> Option<u32> {
+        Some(self.entry(id)?.opened_s)
+    }
+
+    fn entry(&self, id: ConnId) -> Option<&ConnectionCaller> {
+        self.callers.get(id.slot as usize)?.as_ref().filter(|entry| entry.generation == id.generation)
     }
 
     /// Returns the caller of an open connection.
