@@ -12,6 +12,7 @@
 //! - [`follow`]: repeats a request and publishes its answer, row by row
 //! - [`counters`], [`recorder`]: the counters of this node, and their samples once per second
 //! - [`overview`]: what each node does
+//! - [`lab`]: requests to the lab
 //! - [`nodes`]: questions to all nodes, and the answers of this node
 //! - [`revocations`]: revocations that outlive the node
 //! - [`webhooks`]: state of the webhooks, and their dead letters
@@ -24,6 +25,7 @@ mod doors;
 mod endpoints;
 mod filter;
 mod follow;
+mod lab;
 mod nodes;
 mod overview;
 mod recorder;
@@ -47,7 +49,7 @@ pub use follow::Follows;
 pub use recorder::Recorder;
 pub use thread::{Jobs, run};
 
-use crate::{auth::Auth, config::Secret, pages::Site};
+use crate::{auth::Auth, config::Secret, lab::Lab, pages::Site};
 
 /// Everything that operator requests use.
 pub struct Admin {
@@ -62,6 +64,8 @@ pub struct Admin {
     pub recorder: RefCell<Recorder>,
     /// The webhooks to the app's back end, if they are configured.
     pub webhooks: Option<Arc<Webhooks>>,
+    /// The lab, if the configuration allows it.
+    pub lab: Option<Arc<Lab>>,
     pub router: Arc<Router>,
     /// Current configuration without its secrets.
     pub config: watch::Receiver<Value>,

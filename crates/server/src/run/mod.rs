@@ -29,6 +29,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     Config,
     auth::Auth,
+    lab::Lab,
     memory,
     metrics::ShardMetrics,
     reload::{Reload, changes, in_effect},
@@ -56,6 +57,7 @@ pub struct Running {
     auth: Arc<Auth>,
     hooks: Option<Arc<Hooks>>,
     webhooks: Option<Arc<Webhooks>>,
+    lab: Option<Arc<Lab>>,
     presence: Option<Arc<Presence>>,
     /// Parts that the next process takes over; `None` once the server drains, so that the listening sockets are closed.
     handed: Option<Arc<Handed>>,
@@ -122,7 +124,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
     }
     let shards = services.metrics.len();
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
-    let Services { ready, engine, metrics, auth, hooks, webhooks, presence, .. } = services;
+    let Services { ready, engine, metrics, auth, hooks, webhooks, lab, presence, .. } = services;
     let handed = Some(Arc::new(handed));
     Ok(Running {
         address,
@@ -135,6 +137,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
         auth,
         hooks,
         webhooks,
+        lab,
         presence,
         handed,
         config,
@@ -193,6 +196,7 @@ impl Running {
     /// [`config::Drain::longest`](crate::config::Drain::longest).
     pub async fn drain(self) {
         tracing::info!("draining");
+        self.lab.iter().for_each(|lab| lab.close());
         self.ready.store(false, Relaxed);
         tokio::time::sleep(self.config.drain.announce).await;
         self.move_readers().await;
@@ -201,6 +205,7 @@ impl Running {
     /// Drains after another process has taken over. Nothing is announced, because the clients reconnect to the same
     /// address.
     async fn drain_to_next(self) {
+        self.lab.iter().for_each(|lab| lab.close());
         self.threads.controls.handed_over.send_replace(true);
         self.move_readers().await;
     }
@@ -220,6 +225,9 @@ impl Running {
     /// Stops all threads without a drain.
     pub fn stop(self) {
         self.threads.stop();
+        if let Some(lab) = &self.lab {
+            lab.shut_down();
+        }
         if let Some(presence) = &self.presence {
             presence.stop();
         }

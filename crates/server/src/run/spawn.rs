@@ -135,6 +135,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
         follows: Default::default(),
         recorder: Default::default(),
         webhooks: services.webhooks.clone(),
+        lab: services.lab.clone(),
         router: services.router.clone(),
         config: controls.shown.subscribe(),
         shards: questions,
