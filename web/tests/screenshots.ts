@@ -1,9 +1,11 @@
 // Takes the screenshots of the documentation from the real server with a simulated fleet: `npm run screenshots`.
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { expect, test, type Page } from '@playwright/test';
 import { openCar, url } from './page.ts';
-import { simulateTicker } from './server.ts';
+import { serve, simulateTicker } from './server.ts';
 
 const images = fileURLToPath(new URL('../../docs/images/', import.meta.url));
 mkdirSync(images, { recursive: true });
@@ -66,5 +68,43 @@ test.describe('start', () => {
       await expect(page.getByRole('log')).toContainText(`"nr":${nr}`);
     }
     await page.screenshot({ path: `${images}start-desktop.png`, fullPage: true });
+  });
+});
+
+test.describe('lab', () => {
+  test.use({ viewport: { width: 1280, height: 800 }, colorScheme: 'light' });
+  test('a run with the previous one behind it, and the reports', async ({ page }) => {
+    test.setTimeout(180_000);
+    const out = mkdtempSync(join(tmpdir(), 'millrace-lab-'));
+    const server = await serve(undefined, ['--set', `lab.directory=${out}`]);
+    const status = page.getByRole('heading', { level: 1 });
+    const start = async (settings: string) => {
+      await page.getByRole('button', { name: 'Options of thorsen-broadcast' }).click();
+      await page.getByLabel('Parameters').fill(settings);
+      await page.getByRole('button', { name: 'Start the run' }).click();
+      await expect(status).not.toHaveText(/Finished|No run/);
+    };
+    try {
+      await page.goto(`${server.url}/lab`);
+      for (const clients of [5, 50]) {
+        await start(`clients=${clients}\ntransports=sse,websocket\ntest=10s`);
+        await expect(status).toHaveText('Finished', { timeout: 90_000 });
+      }
+      await start('clients=50\ntransports=sse,websocket\ntest=10s');
+      await expect(status).toHaveText('Run 2 of 2', { timeout: 60_000 });
+      await expect(page.getByRole('img', { name: /^Latency.*to .*seconds/ })).toBeVisible();
+      await expect.poll(() => page.locator('figure .line').count()).toBeGreaterThan(8);
+      await page.waitForFunction(() => document.querySelectorAll('figure .faint').length > 3);
+      await page.screenshot({ path: `${images}lab-desktop.png` });
+      await expect(status).toHaveText('Finished', { timeout: 60_000 });
+      await page.setViewportSize({ width: 390, height: 844 });
+      await page.emulateMedia({ colorScheme: 'dark' });
+      await page.getByRole('heading', { name: 'Reports' }).scrollIntoViewIfNeeded();
+      await page.evaluate(() => document.querySelector('#reports')?.scrollIntoView());
+      await page.screenshot({ path: `${images}lab-phone.png` });
+    } finally {
+      await server.stop();
+      rmSync(out, { recursive: true });
+    }
   });
 });

@@ -18,6 +18,7 @@
 //! - [`counters`], [`recorder`]: the counters of this node, and their samples once per second
 //! - [`overview`]: what each node does; [`threads`]: what each thread does
 //! - [`cluster`]: the nodes and their drain; [`events`]: what happened to them
+//! - [`lab`]: requests to the lab
 //! - [`nodes`]: questions to all nodes, and the answers of this node
 //! - [`revocations`]: revocations that outlive the node
 //! - [`webhooks`]: state of the webhooks, and their dead letters
@@ -34,6 +35,7 @@ mod events;
 mod filter;
 mod follow;
 mod hooks;
+mod lab;
 mod nodes;
 mod overview;
 mod publications;
@@ -67,7 +69,7 @@ pub use thread::{Jobs, run};
 pub use threads::CpuTimes;
 pub use token::AdminToken;
 
-use crate::{auth::Auth, config::Shown, pages::Site};
+use crate::{auth::Auth, config::Shown, lab::Lab, pages::Site};
 use publications::Tails;
 
 /// Everything that operator requests use.
@@ -89,6 +91,8 @@ pub struct Admin {
     pub drain: watch::Sender<DrainState>,
     /// The webhooks to the app's back end, if they are configured.
     pub webhooks: Option<Arc<Webhooks>>,
+    /// The lab, if the configuration allows it.
+    pub lab: Option<Arc<Lab>>,
     pub router: Arc<Router>,
     /// Current configuration without its secrets.
     pub config: watch::Receiver<Shown>,

@@ -41,6 +41,7 @@ pub struct Config {
     pub rooms: millrace_conference::RoomsConfig,
     pub turn: crate::turn::Config,
     pub race: millrace_race::Config,
+    pub lab: crate::lab::Config,
     pub engine: Engine,
     pub history: millrace_engine::HistoryConfig,
     pub hooks: crate::hooks::Config,
@@ -270,6 +271,9 @@ impl Config {
                 "race.enabled",
                 "must be `auto` or `off` behind a proxy: the lanes pass headers that only the proxy may set",
             );
+        }
+        if let Err((key, what)) = self.lab.check() {
+            return bad(key, what);
         }
         match self.admin.listen.parse::<SocketAddr>() {
             Err(_) if !self.admin.listen.is_empty() => {

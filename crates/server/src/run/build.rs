@@ -24,11 +24,12 @@ use crate::{
     Config,
     admin::Events,
     auth::Auth,
+    lab::Lab,
     metrics::{NodeMetrics, ShardMetrics},
     pages::Site,
     secure,
     tls::Tls,
-    upgrade::{Seed, Takeover},
+    upgrade::{self, Seed, Takeover},
     webhooks::ListEvents,
 };
 
@@ -49,6 +50,8 @@ pub struct Services {
     pub access: Arc<Access>,
     pub hooks: Option<Arc<Hooks>>,
     pub webhooks: Option<Arc<Webhooks>>,
+    /// The lab, if the configuration allows it.
+    pub lab: Option<Arc<Lab>>,
     /// Name of this node, new at every start.
     pub node: String,
     /// The lists that the nodes keep, if any.
@@ -121,6 +124,7 @@ pub fn build(
         is_https: tls.is_some() && !config.server.behind_proxy,
     });
     site.presence.clone_from(&presence);
+    let lab = lab(config, &engine);
     let site = Arc::new(site);
     Ok(Services {
         router,
@@ -136,6 +140,7 @@ pub fn build(
         access,
         hooks,
         webhooks,
+        lab,
         node,
         presence,
         race,
@@ -149,6 +154,12 @@ fn race(config: &Config, sockets: &Sockets) -> io::Result<Option<(Arc<Race>, mps
     let datagrams = sockets.rtc.iter().map(RtcPort::address).collect::<io::Result<_>>()?;
     let (race, openings) = Race::new(Target { address: sockets.address, datagrams }, control);
     Ok(Some((Arc::new(race), openings)))
+}
+
+/// Creates the lab, if the configuration allows it, and the path of this program is known.
+fn lab(config: &Config, engine: &Arc<dyn Engine>) -> Option<Arc<Lab>> {
+    let program = upgrade::program().filter(|_| config.lab.is_on(secure::is_open(config)))?;
+    Some(Lab::new(&config.lab, program, engine.clone(), config.limits.memory_bytes_max as u64))
 }
 
 /// Returns the name of this node: the engine's, or a random one.

@@ -35,6 +35,7 @@ use crate::{
     admin::{DrainState, EventKind, Events},
     auth::Auth,
     config::{Shown, Sources},
+    lab::Lab,
     memory,
     metrics::ShardMetrics,
     reload::{Reload, changes, in_effect, sources_in_effect},
@@ -73,6 +74,7 @@ pub struct Running {
     auth: Arc<Auth>,
     hooks: Option<Arc<Hooks>>,
     webhooks: Option<Arc<Webhooks>>,
+    lab: Option<Arc<Lab>>,
     presence: Option<Arc<Presence>>,
     /// Parts that the next process takes over; `None` once the server drains, so that the listening sockets are closed.
     handed: Option<Arc<Handed>>,
@@ -145,7 +147,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
     let version = env!("CARGO_PKG_VERSION");
     let started = format!("Started: version {version}, {shards} shards, engine {engine_name}");
     services.events.add(EventKind::Started, started);
-    let Services { ready, events, engine, metrics, auth, hooks, webhooks, presence, .. } = services;
+    let Services { ready, events, engine, metrics, auth, hooks, webhooks, lab, presence, .. } = services;
     let handed = Some(Arc::new(handed));
     Ok(Running {
         address,
@@ -159,6 +161,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
         auth,
         hooks,
         webhooks,
+        lab,
         presence,
         handed,
         config,
@@ -228,6 +231,7 @@ impl Running {
     /// [`config::Drain::longest`](crate::config::Drain::longest).
     pub async fn drain(self) {
         self.threads.controls.drain.send_replace(DrainState::Moving);
+        self.lab.iter().for_each(|lab| lab.close());
         self.begin_drain("a signal");
         tokio::time::sleep(self.config.drain.announce).await;
         self.move_readers().await;
@@ -273,6 +277,7 @@ impl Running {
     /// address.
     async fn drain_to_next(self) {
         self.threads.controls.drain.send_replace(DrainState::Moving);
+        self.lab.iter().for_each(|lab| lab.close());
         self.threads.controls.handed_over.send_replace(true);
         self.move_readers().await;
     }
@@ -292,6 +297,9 @@ impl Running {
     /// Stops all threads without a drain.
     pub fn stop(self) {
         self.threads.stop();
+        if let Some(lab) = &self.lab {
+            lab.shut_down();
+        }
         if let Some(presence) = &self.presence {
             presence.stop();
         }

@@ -147,6 +147,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
         events: services.events.clone(),
         drain: controls.drain.clone(),
         webhooks: services.webhooks.clone(),
+        lab: services.lab.clone(),
         router: services.router.clone(),
         config: controls.shown.subscribe(),
         shards: questions,
