@@ -28,7 +28,7 @@ export default defineConfig({
     projects: [
       {
         extends: true,
-        test: { name: 'node', environment: 'node', include: ['tests/*.test.ts'], testTimeout: 20_000, hookTimeout: 20_000 },
+        test: { name: 'node', environment: 'node', include: ['tests/*.test.ts', 'tests/share/*.test.ts'], testTimeout: 20_000, hookTimeout: 20_000 },
       },
       inBrowser('chromium', 1, playwright({ launchOptions: { executablePath: process.env['CHROMIUM'] ?? '/usr/bin/chromium', args: ['--no-sandbox'] } })),
       inBrowser('firefox', 2, firefox()),

@@ -25,6 +25,8 @@ test.each([
   ['a roster, with core and WebSocket', `import { client } from './core.js'; import { roster } from './roster.js'; import { websocket } from './transports/websocket.js'; globalThis.present = roster(client('/', [websocket]), 'chat');`, 7 * 1024 + 640],
   ['a room, with all transports', `import { joinRoom } from './room/index.js'; globalThis.joinRoom = joinRoom;`, 21 * 1024 + 768],
   ['a kit, with core and WebSocket', `import { client } from './core.js'; import { openKit } from './kit.js'; import { websocket } from './transports/websocket.js'; globalThis.kit = openKit(client('/', [websocket]));`, 8 * 1024],
+  ['the latency, with core and WebSocket', `import { client } from './core.js'; import { latency } from './latency.js'; import { websocket } from './transports/websocket.js'; globalThis.mr = latency(client('/', [websocket]));`, 7 * 1024 + 768],
+  ['a shared connection, with all transports', `import { shared } from './share/index.js'; globalThis.mr = shared('/');`, 18 * 1024 + 768],
   ['all transports', `import { millrace } from './index.js'; globalThis.mr = millrace('/');`, 12 * 1024],
 ])('complaint 11: %s stay small', async (_, source, limit) => {
   const bytes = await size(source);
