@@ -5,7 +5,7 @@
 //   const car = useLive(() => `cars/${props.id}/telemetry`); // {{ car.data?.speed }}
 //
 // Source: docs/how-to/vue.md. The snapshots and their subscriptions come from store.ts.
-import { computed, getCurrentScope, inject, onScopeDispose, provide, shallowRef, toValue, watch, type App, type InjectionKey, type MaybeRefOrGetter, type ShallowRef } from 'vue';
+import { computed, getCurrentInstance, getCurrentScope, inject, onMounted, onScopeDispose, provide, shallowRef, toValue, watch, type App, type InjectionKey, type MaybeRefOrGetter, type ShallowRef } from 'vue';
 import { MillraceError } from './errors.js';
 import type { Member } from './roster.js';
 import * as stores from './store.js';
@@ -49,18 +49,22 @@ function useStore<S, K extends Store<S>>(key: () => string, make: (client: Store
   const client = useMillrace();
   let store = make(client);
   let off: (() => void) | undefined;
-  const snapshot = shallowRef(store.initial);
+  const inBrowser = typeof document !== 'undefined';
+  const snapshot = shallowRef(inBrowser ? store.get() : store.initial);
   const read = (): void => void (snapshot.value = store.get());
   const open = (): void => {
     off = store.subscribe(read);
     read();
   };
-  // A server renders the initial snapshot and does not connect.
-  if (typeof document !== 'undefined') open();
+  // A server renders the initial snapshot and does not connect. The browser's first snapshot must be the same, so that
+  // the page of the server can be hydrated. Therefore a component subscribes only when it is mounted.
+  if (getCurrentInstance()) onMounted(open);
+  else if (inBrowser) open();
   const changed = (): void => {
     store = make(client);
     off?.();
     if (off) open();
+    else read();
   };
   watch(computed(key), changed, { flush: 'sync' });
   if (getCurrentScope()) onScopeDispose(() => off?.());
