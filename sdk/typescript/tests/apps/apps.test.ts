@@ -1,5 +1,6 @@
 // The bindings in applications that Vite has built, in Chromium and Firefox, against the real server.
 import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer as createHttpServer } from 'node:http';
 import { createServer as createTcpServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import puppeteer, { type Browser, type Page } from 'puppeteer-core';
@@ -17,21 +18,22 @@ const SETTINGS = ['namespaces.fleet.state=true', 'namespaces.chat.roster=true', 
 const RATE = 1000;
 const FLOOD = 1000;
 let built: Awaited<ReturnType<typeof buildAll>>;
-let folder: string;
+/** Contains the database of the server. */
+let data: string;
 let server: RunningServer;
 let publisher: Client;
 
-const start = (listen?: string): Promise<RunningServer> => startMillrace([...SETTINGS, `engine.url=sqlite:${folder}/data.db`], listen);
+const start = (listen?: string): Promise<RunningServer> => startMillrace([...SETTINGS, `engine.url=sqlite:${data}/data.db`], listen);
 
 beforeAll(async () => {
-  folder = await mkdtemp(`${tmpdir()}/millrace-data-`);
+  data = await mkdtemp(`${tmpdir()}/millrace-data-`);
   [built, server] = await Promise.all([buildAll(), start()]);
   publisher = millrace(server.url, { WebSocket: NodeWebSocket, retry: { max: 50 } });
 }, 60_000);
 afterAll(async () => {
   await publisher?.close();
   await Promise.all([built?.stop(), server?.stop()]);
-  await rm(folder, { recursive: true, force: true });
+  await rm(data, { recursive: true, force: true });
 });
 
 const launchers = {
@@ -56,7 +58,7 @@ describe.each(Object.entries(launchers))('%s', (browserName, launch) => {
     page.on('pageerror', (error) => errors.push(String(error)));
     page.on('console', (message) => {
       // The browser reports each connection to the stopped server.
-      if (message.type() === 'error' && !/connect|ERR_|ECONN/i.test(message.text())) errors.push(message.text());
+      if (/error|warn/.test(message.type()) && !/connect|ERR_|ECONN/i.test(message.text())) errors.push(message.text());
     });
     // Records the commands that the page sends.
     await page.evaluateOnNewDocument(() => {
@@ -82,7 +84,7 @@ describe.each(Object.entries(launchers))('%s', (browserName, launch) => {
   const sent = async (name: string, channel: string): Promise<number> =>
     (await page.evaluate(() => (globalThis as unknown as { sent: string[] }).sent)).filter((command) => command.includes(`"${name}"`) && command.includes(`"${channel}"`)).length;
 
-  describe.each(APPS)('$name', ({ name }) => {
+  describe.each(APPS)('$name', ({ name, folder, nodeEnv }) => {
     inBrowser('components share one subscription, and follow their properties', async () => {
       await publisher.publish('cars/1/telemetry', { speed: 50 });
       await publisher.publish('cars/2/telemetry', { speed: 80 });
@@ -90,7 +92,7 @@ describe.each(Object.entries(launchers))('%s', (browserName, launch) => {
       await until(async () => (await textsOf('.car')).join() === '1: 50 km/h,1: 50 km/h,1: 50 km/h', 'the newest message in three components');
       expect(await textOf('#connection')).toBe('open');
       expect(await textOf('#transport')).toBe('websocket');
-      expect(await textOf('#refused')).toBe('rejected');
+      await shows('#refused', 'rejected, open');
       expect(await sent('subscribe', 'cars/1/telemetry')).toBe(1);
       expect(await sent('history', 'cars/1/telemetry')).toBe(1);
       expect(await sent('unsubscribe', 'cars/1/telemetry')).toBe(0);
@@ -136,6 +138,29 @@ describe.each(Object.entries(launchers))('%s', (browserName, launch) => {
       await shows('#members', '2 members, 2 connections');
       await other.close();
     });
+
+    if (nodeEnv === 'production' && browserName === 'Chromium') {
+      inBrowser('the page of a server is hydrated without a difference', async () => {
+        const html = await rendered(folder);
+        const target = built.urls.get(name)!;
+        const relay = createHttpServer(async ({ url }, response) => {
+          const answer = await fetch(new URL(url!, target));
+          response.setHeader('Content-Type', answer.headers.get('Content-Type')!);
+          response.end((await answer.text()).replace('<div id="app"></div>', () => `<div id="app">${html}</div>`));
+        });
+        await new Promise<void>((resolve) => relay.listen(0, '127.0.0.1', resolve));
+        try {
+          await page.goto(`http://127.0.0.1:${(relay.address() as AddressInfo).port}/?server=${server.url}`);
+          await shows('#refused', 'rejected, open');
+          await shows('#fleet-status', '0 entries');
+          await click('#click');
+          await shows('#click', '1');
+        } finally {
+          relay.close();
+          relay.closeAllConnections();
+        }
+      });
+    }
 
     // One of the two builds for development is enough for tests that take seconds.
     if (name === 'React 19, development') return;
@@ -200,28 +225,39 @@ describe.each(Object.entries(launchers))('%s', (browserName, launch) => {
   });
 });
 
-describe.each(['react', 'svelte', 'vue'])('%s', (folder) => {
-  test('a server renders the page and does not connect', async () => {
-    let connections = 0;
-    const idle = createTcpServer((socket) => {
-      connections++;
-      socket.destroy();
-    });
-    await new Promise<void>((resolve) => idle.listen(0, '127.0.0.1', resolve));
-    const vite = await createServer({ root: rootOf(folder), appType: 'custom', logLevel: 'error', server: { middlewareMode: true, ws: false } });
-    try {
-      const { render } = await vite.ssrLoadModule(`/server.${folder === 'react' ? 'tsx' : 'ts'}`);
-      const html = (await render(`http://127.0.0.1:${(idle.address() as AddressInfo).port}`)).replace(/<!--.*?-->/g, '');
-      expect(html).toContain('<p id="connection">idle</p>');
-      expect(html).toContain('1: no message yet');
-      expect(html).toMatch(/<p id="feed-status">reading *<\/p>/);
-      expect(html).toContain('0 members, 0 connections');
-      // A connection would be opened in the next turns of the event loop.
-      await fetch(built.urls.values().next().value!);
-      expect(connections).toBe(0);
-    } finally {
-      await vite.close();
-      idle.close();
-    }
+/** Renders each application on a server, once. */
+const pages = new Map<string, Promise<string>>();
+function rendered(folder: string): Promise<string> {
+  const page = pages.get(folder) ?? renderOnServer(folder);
+  pages.set(folder, page);
+  return page;
+}
+
+async function renderOnServer(folder: string): Promise<string> {
+  let connections = 0;
+  const idle = createTcpServer((socket) => {
+    connections++;
+    socket.destroy();
   });
+  await new Promise<void>((resolve) => idle.listen(0, '127.0.0.1', resolve));
+  const vite = await createServer({ root: rootOf(folder), appType: 'custom', logLevel: 'error', server: { middlewareMode: true, ws: false } });
+  try {
+    const { render } = await vite.ssrLoadModule(`/server.${folder === 'react' ? 'tsx' : 'ts'}`);
+    const html: string = await render(`http://127.0.0.1:${(idle.address() as AddressInfo).port}`);
+    // A connection would be opened in the next turns of the event loop.
+    await fetch(built.urls.values().next().value!);
+    expect(connections).toBe(0);
+    return html;
+  } finally {
+    await vite.close();
+    idle.close();
+  }
+}
+
+test.each(['react', 'svelte', 'vue'])('%s: a server renders the page and does not connect', async (folder) => {
+  const html = (await rendered(folder)).replace(/<!--.*?-->/g, '');
+  expect(html).toContain('<p id="connection">idle</p>');
+  expect(html).toContain('1: no message yet');
+  expect(html).toMatch(/<p id="feed-status">reading *<\/p>/);
+  expect(html).toContain('0 members, 0 connections');
 });

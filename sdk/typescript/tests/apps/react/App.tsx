@@ -83,5 +83,6 @@ function Room({ room }: { room: string }) {
 function Refused() {
   // A wrong start of a wildcard: the error is a value.
   const { error } = useLive('cars/+/telemetry', { from: 'latest' });
-  return <p id="refused">{error?.code}</p>;
+  const { state } = useConnection();
+  return <p id="refused">{`${error?.code}, ${state.name}`}</p>;
 }
