@@ -145,7 +145,7 @@ const sourcesOf = new WeakMap<object, Map<string, Source<any>>>();
 const schemas = new WeakMap<object, number>();
 let schemaCount = 0;
 
-/** Returns a text that is equal for equal arguments. Schemas are compared by identity. */
+/** Returns a text that is equal for equal arguments. Schemas are compared by identity, because they are functions. */
 export function keyOf(...parts: readonly unknown[]): string {
   return JSON.stringify(parts, (name, value: unknown) => {
     if (name !== 'schema' || !value) return typeof value === 'bigint' ? `${value}n` : value;
@@ -154,6 +154,10 @@ export function keyOf(...parts: readonly unknown[]): string {
   });
 }
 
+/**
+ * Returns a store whose subscription `open` opens. `before` is the snapshot before the first listener, if it depends on
+ * the client.
+ */
 function store<S extends { readonly error: MillraceError | undefined }>(
   mr: StoreClient,
   key: string,

@@ -33,7 +33,7 @@ export interface Current<S> {
 const KEY = Symbol('Millrace client');
 
 /** Passes a client to all components inside the current one. The application closes the client. */
-export function setMillrace<M>(client: StoreClient | Client<M>): void {
+export function setMillrace(client: StoreClient): void {
   setContext(KEY, client);
 }
 
