@@ -196,18 +196,26 @@ test('an error is a value', async () => {
 });
 
 test('a publisher shows what is pending and the last error', async () => {
-  const mr = connect();
-  const store = publisher(mr, fresh());
+  const proxy = await startProxy(server.url);
+  const mr = connect(proxy.url);
+  const channel = fresh();
+  const [store, other] = [publisher(mr, channel), publisher(mr, channel)];
   const { off } = read(store);
+  proxy.stop();
   const sent = store.publish(1);
-  await until(() => store.get().pending === 1 || store.get() === store.initial, 'the pending publication');
+  await until(() => store.get().pending === 1, 'the publication that waits for a connection');
+  const back = await startProxy(server.url, Number(new URL(proxy.url).port));
   expect(await sent).toMatchObject({ offset: 1n });
+  await until(() => store.get().pending === 0, 'the end of the publication');
   expect(await store.publish(undefined)).toBeUndefined();
   await until(() => store.get().error?.code === 'invalid' && store.get().pending === 0, 'the error');
   expect(await store.publish(2)).toMatchObject({ offset: 2n });
   await until(() => !store.get().error, 'the end of the error');
   expect(await publisher(mr, undefined).publish(1)).toBeUndefined();
+  // Each component has its own.
+  expect(other.get()).toBe(other.initial);
   off();
+  back.stop();
 });
 
 test('without a listener or a channel, a store does not connect', async () => {
