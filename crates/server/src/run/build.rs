@@ -112,6 +112,7 @@ pub fn build(
         hosts: secure::is_open(config).then(|| [&config.server.hosts[..], &config.tls.acme.domains].concat()),
         behind_proxy: config.server.behind_proxy,
         is_https: tls.is_some() && !config.server.behind_proxy,
+        own_keys: config.own_keys(),
     });
     site.presence.clone_from(&presence);
     let site = Arc::new(site);
