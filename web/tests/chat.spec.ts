@@ -1,12 +1,13 @@
 // The chat between two browsers: over every transport, offline, across reloads and restarts, with edits, reactions and
 // hostile input, in every look.
+import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, type Browser, type BrowserContext, type Page } from '@playwright/test';
 import { TRANSPORTS, transportLabel } from '../src/lib/transports.ts';
 import { BEST, LOOKS, test, url, violations } from './page.ts';
-import { serve, type Server } from './server.ts';
+import { binary, serve, type Server } from './server.ts';
 
 let channels = 0;
 const fresh = (): string => `c${process.pid}-${++channels}`;
@@ -201,7 +202,7 @@ test('channels are created, and unread messages are counted, also across a reloa
     const [home, other] = [fresh(), fresh()];
     const ann = await enter(annContext, 'Ann', home);
     const bob = await enter(bobContext, 'Bob', home);
-    const link = (page: Page, name: string) => page.getByRole('navigation', { name: 'Channels' }).getByRole('link', { name: `# ${name}` });
+    const link = (page: Page, name: string) => page.getByRole('navigation', { name: 'Channels' }).getByRole('link', { name: new RegExp(`^${name}( |$)`) });
 
     await bob.getByLabel('New channel').fill('No / slash');
     await bob.getByRole('button', { name: 'Create' }).click();
@@ -299,6 +300,69 @@ test('names and texts of others are text, whatever they contain', async ({ brows
   } finally {
     await context.close();
   }
+});
+
+test.describe('with tokens', () => {
+  let home: string, server: Server;
+  const env = (): NodeJS.ProcessEnv => ({ HOME: home, XDG_DATA_HOME: '' });
+  const tokenOf = (subject: string, ...args: string[]): string => {
+    const all = ['subscribe', 'publish', 'history'].flatMap((permission) => [`--${permission}`, 'chat/#', `--${permission}`, 'chat-lists/#']);
+    const given = ['token', 'create', '--key', join(home, 'millrace.key'), '--sub', subject, '--expires', '1h', ...(args.length > 0 ? args : all)];
+    return execFileSync(binary(), given, { encoding: 'utf8', env: { ...process.env, ...env() } }).trim();
+  };
+  test.beforeAll(async () => {
+    home = mkdtempSync(join(tmpdir(), 'millrace-chat-tokens-'));
+    execFileSync(binary(), ['token', 'key', '--out', join(home, 'millrace.key')], { env: { ...process.env, ...env() } });
+    server = await serve(undefined, ['--set', `auth.keys=["${join(home, 'millrace.key.pub')}"]`], env());
+  });
+  test.afterAll(async () => {
+    await server?.stop();
+    rmSync(home, { recursive: true });
+  });
+
+  test('the subject is the name, and nobody edits the messages of others', async ({ browser }) => {
+    await pair(browser, async (annContext, bobContext) => {
+      const [ann, bob] = [await annContext.newPage(), await bobContext.newPage()];
+      await ann.goto(`${server.url}/chat?via=sse#token=${tokenOf('ann@example.com')}`);
+      await bob.goto(`${server.url}/chat#token=${tokenOf('bob')}`);
+      await write(ann, 'from Ann');
+      await expect.poll(() => texts(bob)).toEqual(['from Ann']);
+      await expect(bob.locator('.head b').first()).toHaveText('ann@example.com');
+      await expect(bob.getByRole('list', { name: 'Members' })).toContainText('ann@example.com');
+      await expect(bob.getByRole('button', { name: 'Change' })).toHaveCount(0);
+      const id = (await bob.getByRole('article').first().getAttribute('data-id'))!;
+      expect(id).toMatch(/^ann@example\.com\//);
+
+      // Bob's own program tries to edit and to delete it, and to write under Ann's name.
+      const publish = (data: unknown, key: string) =>
+        bob.request.post(`${server.url}/v1/channels/chat/lobby`, { data, headers: { 'millrace-key': key, authorization: `Bearer ${tokenOf('bob')}` } });
+      for (const data of [{ text: 'forged', sent: 1 }, { deleted: true, sent: 1 }]) expect((await publish(data, id)).status()).toBe(403);
+      expect((await publish({ name: 'ann@example.com', text: 'forged' }, 'ann@example.com/1')).status()).toBe(403);
+      // A key without a subject is possible, but does not pass for the name of a user.
+      expect((await publish({ name: 'ann@example.com', text: 'who am I' }, 'ann@example.com.1')).status()).toBe(200);
+      for (const page of [ann, bob]) {
+        await expect.poll(() => texts(page)).toEqual(['from Ann', 'who am I']);
+        await expect(page.getByText('not verified')).toBeVisible();
+      }
+      const other = ann.getByRole('article').nth(1);
+      await other.hover();
+      await other.getByRole('button', { name: 'Actions' }).click();
+      await expect(other.getByRole('button', { name: 'Edit' })).toHaveCount(0);
+    });
+  });
+
+  test('without a token the page asks for one, and a token to read cannot write', async ({ page }) => {
+    await page.goto(`${server.url}/chat`);
+    await expect(page.getByText('This server requires a token')).toBeVisible();
+    expect(await violations(page, BEST)).toEqual([]);
+    await page.getByRole('textbox', { name: 'Token' }).fill(tokenOf('reader', '--subscribe', 'chat/#', '--history', 'chat/#', '--subscribe', 'chat-lists/#'));
+    await page.getByRole('button', { name: 'Continue' }).click();
+    await expect(page.getByRole('log')).toHaveAttribute('aria-busy', 'false');
+    await write(page, 'may I?');
+    await expect(page.getByText('Not sent: ')).toContainText('publish');
+    await page.getByRole('button', { name: 'Discard' }).click();
+    await expect(page.getByText('may I?')).toHaveCount(0);
+  });
 });
 
 for (const { name, ...look } of LOOKS) {

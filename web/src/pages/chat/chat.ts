@@ -46,7 +46,7 @@ export class Chat {
   refusal: MillraceError | undefined;
   readonly #list: KeyedState<unknown>;
   readonly #watched = new Map<string, Watched>();
-  /** Positions up to which the user has read, by channel. */
+  /** Positions up to which the user has read, by channel. Empty: nothing has been read. */
   readonly #read: Record<string, string>;
   #oldest: string | undefined;
   /** True while the user sees the newest message. */
@@ -63,7 +63,10 @@ export class Chat {
     this.#list = state(this.client, LIST);
     this.#list.on(({ key, entry }) => {
       // A channel that was created while this page is open is read from its beginning.
-      if (entry && !entry.replayed && this.#list.complete) this.#read[key] ??= '';
+      if (entry && !entry.replayed && this.#list.complete && this.#read[key] === undefined) {
+        this.#read[key] = '';
+        keepPositions(this.#read);
+      }
       this.#watch();
       changed();
     });
@@ -321,7 +324,7 @@ export class Chat {
 function readPositions(): Record<string, string> {
   try {
     const stored = (JSON.parse(localStorage.getItem(READ_KEY) ?? '{}') ?? {}) as Record<string, unknown>;
-    return Object.fromEntries(Object.entries(stored).filter((entry): entry is [string, string] => channelOf(entry[0]) === entry[0] && /^[\w-]+:\d+$/.test(String(entry[1]))));
+    return Object.fromEntries(Object.entries(stored).filter((entry): entry is [string, string] => channelOf(entry[0]) === entry[0] && /^([\w-]+:\d+)?$/.test(String(entry[1]))));
   } catch {
     return {};
   }

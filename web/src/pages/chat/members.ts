@@ -16,6 +16,8 @@ const ANNOUNCE_TIMEOUT_MS = 10_000;
 const TYPING_S = 5;
 const TYPING_EVERY_MS = 3_000;
 const SHOWN_MAX = 200;
+/** A page that is reloaded is absent for a moment. */
+const LEAVE_MS = 3_000;
 
 export interface Member {
   readonly id: string;
@@ -37,6 +39,8 @@ export class Members {
   #announcing: ReturnType<typeof setInterval> | undefined;
   #typedAt = 0;
   #known = new Map<string, string>();
+  /** Members that are absent, until this is reported. */
+  readonly #leaving = new Map<string, ReturnType<typeof setTimeout>>();
   #isComplete = false;
 
   constructor(
@@ -117,6 +121,7 @@ export class Members {
   close(): void {
     this.#over.abort();
     clearInterval(this.#announcing);
+    this.#leaving.forEach((timer) => clearTimeout(timer));
     void this.#state.close();
     void this.#typing.close();
     this.leave();
@@ -138,8 +143,17 @@ export class Members {
     if (!this.#isComplete) return;
     const before = this.#known;
     this.#known = this.#names();
-    for (const [id, name] of this.#known) if (!before.has(id) && id !== this.me.id) this.note(`${name} joined`);
-    for (const [id, name] of before) if (!this.#known.has(id) && id !== this.me.id) this.note(`${name} left`);
+    for (const [id, name] of this.#known) {
+      if (before.has(id) || id === this.me.id) continue;
+      if (this.#leaving.has(id)) clearTimeout(this.#leaving.get(id));
+      else this.note(`${name} joined`);
+      this.#leaving.delete(id);
+    }
+    for (const [id, name] of before) {
+      if (this.#known.has(id) || id === this.me.id) continue;
+      const report = (): void => (this.#leaving.delete(id), this.note(`${name} left`));
+      this.#leaving.set(id, setTimeout(report, LEAVE_MS));
+    }
     this.changed();
   }
 }
