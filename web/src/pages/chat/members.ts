@@ -1,6 +1,6 @@
 /**
- * Members of a channel, and who is typing. Each page announces itself in a keyed state, with a time to live: so the list
- * has names without tokens, too, and works over every transport. A page that closes deletes its entry; the server
+ * Members of a channel, and who is typing. Each page announces itself in a keyed state, with a time to live: so the
+ * list has names without tokens, too, and works over every transport. A page that closes deletes its entry; the server
  * deletes the entry of a page that has disappeared.
  */
 import type { Client, Subscription } from '@millrace/client';
@@ -96,7 +96,7 @@ export class Members {
     this.#typists.delete(author);
   }
 
-  /** Tells the others that this user is typing, at most every three seconds. The message expires after five. */
+  /** Publishes that this user is typing, at most every three seconds. The message expires after five. */
   type(): void {
     const now = Date.now();
     if (this.client.state.name !== 'open' || !this.me.name || now - this.#typedAt < TYPING_EVERY_MS) return;
@@ -105,7 +105,7 @@ export class Members {
     this.client.publish(typingOf(this.channel), { name: this.me.name }, options).catch(() => {});
   }
 
-  /** The next keystroke is told at once. */
+  /** Called when the user has sent a message. The next keystroke is published at once. */
   typed(): void {
     this.#typedAt = 0;
   }

@@ -2,8 +2,8 @@
  * Publications of a channel of the chat: messages, edits, deletions and reactions. Everyone who may publish can publish
  * anything, so this module checks all input.
  *
- * The key of a publication is `AUTHOR/ID` for an author with a token, otherwise `AUTHOR.ID`. The newest publication of a
- * key is current. The server refuses a key `AUTHOR/ID` from any other subject (docs/how-to/build-a-chat.md).
+ * The key of a publication is `AUTHOR/ID` for an author with a token, otherwise `AUTHOR.ID`. The newest publication of
+ * a key is current. The server refuses a key `AUTHOR/ID` from any other subject (docs/how-to/build-a-chat.md).
  */
 import type { Event } from '@millrace/client';
 
@@ -84,7 +84,7 @@ export function postOf({ key, data, position, publishedAt }: Pick<Event, 'key' |
   return { ...base, kind: isLater ? 'edit' : 'message', id, at, text: cut(text, TEXT_BYTES_MAX) };
 }
 
-/** Returns the name of a channel as it is written, for example `Tea break` as `tea-break`; `undefined` if it is none. */
+/** Returns the name of a channel, for example `tea-break` for `Tea break`; `undefined` if the text is no name. */
 export function channelOf(text: string): string | undefined {
   const name = text.trim().replace(/^#/, '').toLowerCase().replace(/\s+/g, '-');
   return /^[a-z0-9][a-z0-9_-]{0,31}$/.test(name) ? name : undefined;

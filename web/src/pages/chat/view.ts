@@ -1,4 +1,4 @@
-/** What the page displays of the chat: rows in order, with what waits to be sent. */
+/** Converts the chat to the rows that the page displays: messages and notes in order, then the queue. */
 import type { Chat } from './chat';
 import type { Message, Note, Reaction } from './conversation';
 import type { Waiting } from './outbox';
