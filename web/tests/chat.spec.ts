@@ -5,6 +5,11 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, type Browser, type BrowserContext, type Page } from '@playwright/test';
+import type { Event } from '../../sdk/typescript/src/index.ts';
+import { Conversation } from '../src/pages/chat/conversation.ts';
+import { subjectOf } from '../src/pages/chat/me.ts';
+import { Outbox, WAITING_MAX } from '../src/pages/chat/outbox.ts';
+import { authorOf, channelOf, nameOf } from '../src/pages/chat/post.ts';
 import { TRANSPORTS, transportLabel } from '../src/lib/transports.ts';
 import { BEST, LOOKS, test, url, violations } from './page.ts';
 import { binary, serve, type Server } from './server.ts';
@@ -363,6 +368,93 @@ test.describe('with tokens', () => {
     await page.getByRole('button', { name: 'Discard' }).click();
     await expect(page.getByText('may I?')).toHaveCount(0);
   });
+});
+
+/** Returns the event of a publication. */
+const event = (offset: number, key: string, data: object): Event => ({ key, data, position: `e:${offset}`, offset: BigInt(offset), publishedAt: offset * 1_000, receivedAt: 0, channel: 'chat/x', replayed: false });
+
+test('the newest publication of a key is shown, in whatever order pages and new messages arrive', () => {
+  const log = [
+    event(1, 'a.1', { name: 'A', text: 'one' }),
+    event(2, 'b.1', { name: 'B', text: 'two' }),
+    event(3, 'a.1', { name: 'A', text: 'one, changed', sent: 1_000 }),
+    event(4, 'c.r', { name: 'C', react: 'b.1', emoji: ['👍'] }),
+    event(5, 'd.0', { name: 'D', text: 'zero' }),
+    event(6, 'b.1', { name: 'B', deleted: true, sent: 2_000 }),
+    event(7, 'c.r', { name: 'C', react: 'b.1', emoji: ['🎉'] }),
+    event(8, 'd.0', { name: 'D', text: 'zero' }), // The same message, published again.
+    event(9, 'd.1', { name: 'D', text: 'three' }),
+  ];
+  for (let live = 0; live <= log.length; live++) {
+    for (let size = 1; size <= log.length; size++) {
+      const conversation = new Conversation();
+      let rest = log.slice(0, log.length - live);
+      const later = log.slice(log.length - live);
+      // Half of the new messages arrive before the first page.
+      for (const one of later.slice(0, live / 2)) conversation.receive(one);
+      while (rest.length > 0) {
+        conversation.receiveOlder(rest.slice(-size));
+        rest = rest.slice(0, -size);
+      }
+      for (const one of later.slice(live / 2)) conversation.receive(one);
+      conversation.receiveStart();
+      const shown = conversation.rows.map((row) => (row.kind === 'message' ? `${row.id} ${row.deleted ? 'deleted' : row.text}` : row.text));
+      const what = `${live} new, pages of ${size}`;
+      expect(new Set(shown), what).toEqual(new Set(['a.1 one, changed', 'b.1 deleted', 'd.0 zero', 'd.1 three']));
+      expect(shown, what).toHaveLength(4);
+      expect(shown.at(-1), what).toBe('d.1 three');
+      expect(conversation.reactions('b.1', 'c'), what).toEqual([{ emoji: '🎉', names: ['C'], mine: true }]);
+      for (const row of conversation.rows) expect(conversation.message(row.id), what).toBe(row);
+    }
+  }
+  // An edit whose first version has expired is shown; a deletion is not.
+  const rest = new Conversation();
+  rest.receiveOlder(log.slice(2, 3));
+  rest.receiveOlder([event(1, 'z.1', { name: 'Z', deleted: true, sent: 500 })]);
+  rest.receiveStart();
+  expect(rest.rows.map((row) => row.id)).toEqual(['a.1']);
+});
+
+test('the queue is bounded, keeps its order, and is taken over by the next page', async () => {
+  const items = new Map<string, string>();
+  const storage = { get length() { return items.size; }, key: (index: number) => [...items.keys()][index] ?? null, getItem: (key: string) => items.get(key) ?? null, setItem: (key: string, value: string) => void items.set(key, value), removeItem: (key: string) => void items.delete(key) };
+  const published: string[] = [];
+  let answer: (text: string) => Promise<void> = () => new Promise(() => {});
+  const client = {
+    state: { name: 'open' },
+    async publish(_: string, { text }: { text: string }) {
+      await answer(text);
+      published.push(text);
+      return { position: `e:${published.length}`, offset: 1n };
+    },
+  } as unknown as ConstructorParameters<typeof Outbox>[0];
+  const create = (user = 'a b') => new Outbox(client, user, () => {}, () => true, storage, undefined);
+  const first = create();
+  for (let nr = 0; nr <= WAITING_MAX; nr++) first.add('chat/x', `a.${nr}`, { name: 'A', text: String(nr) });
+  expect([first.isFull, first.waiting.length, items.size]).toEqual([true, WAITING_MAX, WAITING_MAX]);
+
+  items.set([...items.keys()][0]!.replace(/\S+$/, 'damaged'), '{');
+  answer = async (text) => {
+    if (text === '3') throw Object.assign(new Error('not allowed'), { retryable: false });
+  };
+  const other = create('somebody');
+  await other.open();
+  expect(other.waiting, 'entries of another user').toEqual([]);
+  const second = create();
+  await second.open();
+  await expect.poll(() => second.waiting.filter(({ state }) => state === 'waiting').length).toBe(0);
+  expect(published).toEqual(Array.from({ length: WAITING_MAX }, (_, nr) => String(nr)).filter((text) => text !== '3'));
+  expect(second.waiting.map(({ content, state, reason }) => [content.text, state, reason])).toEqual([['3', 'refused', 'not allowed']]);
+  second.discard(second.waiting[0]!.idempotencyKey);
+  expect([second.waiting.length, items.size]).toEqual([0, 0]);
+});
+
+test('names, channels and subjects are read as they are written', () => {
+  expect([channelOf(' Tea break '), channelOf('#Lobby'), channelOf('a/b'), channelOf(''), channelOf('x'.repeat(33))]).toEqual(['tea-break', 'lobby', undefined, undefined, undefined]);
+  expect([authorOf('ann@example.com/x1'), authorOf('abc.x1'), authorOf('x1'), authorOf('/x'), authorOf(undefined)].map(({ author, verified }) => `${author} ${verified}`)).toEqual(['ann@example.com true', 'abc false', ' false', ' false', ' false']);
+  expect([nameOf(' a\n\u2028b '), nameOf('\u0000'), nameOf(5)]).toEqual(['a b', undefined, undefined]);
+  const token = (claims: object) => `x.${Buffer.from(JSON.stringify(claims)).toString('base64url')}.x`;
+  expect([subjectOf(token({ sub: 'ünal' })), subjectOf(token({})), subjectOf('mrk_abc'), subjectOf(undefined)]).toEqual(['ünal', undefined, undefined, undefined]);
 });
 
 for (const { name, ...look } of LOOKS) {

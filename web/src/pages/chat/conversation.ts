@@ -1,6 +1,6 @@
 /**
  * The messages of one channel, as far as they are loaded. The newest publication of a key is current: an edit replaces
- * the text, a deletion removes it, and a repeated publication changes nothing.
+ * the text, a deletion removes it, and a repeated publication is no second message.
  */
 import type { Event } from '@millrace/client';
 import { postOf, type Author, type Post } from './post';
@@ -36,9 +36,7 @@ const messageOf = ({ id, position, author, verified, name, text, at }: Post): Me
 
 function changed(message: Message, { kind, text, name }: Post): Message {
   if (kind === 'deletion') return { ...message, text: '', deleted: true };
-  if (kind === 'edit') return { ...message, name, text, edited: true, deleted: false };
-  // The same message, published again.
-  return message;
+  return { ...message, name, text, edited: kind === 'edit', deleted: false };
 }
 
 export class Conversation {

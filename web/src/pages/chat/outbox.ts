@@ -57,7 +57,7 @@ export class Outbox {
     private readonly changed: () => void,
     private readonly isReceived: (channel: string, position: string) => boolean,
     private readonly storage: Pick<Storage, 'length' | 'key' | 'getItem' | 'setItem' | 'removeItem'> = localStorage,
-    private readonly locks: LockManager | undefined = navigator.locks,
+    private readonly locks: LockManager | undefined = globalThis.navigator?.locks,
   ) {
     // The names of the stored entries are separated by spaces.
     this.#user = encodeURIComponent(user);
@@ -83,7 +83,9 @@ export class Outbox {
     }
   }
 
+  /** Adds an entry, unless too many wait. */
   add(channel: string, key: string, content: Content): void {
+    if (this.isFull) return;
     const at = (this.#lastAt = Math.max(Date.now(), this.#lastAt + 1));
     this.#keep({ channel, key, content, at, idempotencyKey: randomId() });
     this.#change();
