@@ -33,6 +33,7 @@ const PAGES = {
   '/battery': 'form',
   '/ticker': '.none',
   '/race': '[data-lane=polling]',
+  '/chat': '.empty',
   '/docs/': 'main h1',
   '/docs/reference/protocol': 'main h1',
 };

@@ -122,6 +122,7 @@ pub fn build(
         trusts_own_pages: secure::is_open(config),
         behind_proxy: config.server.behind_proxy,
         is_https: tls.is_some() && !config.server.behind_proxy,
+        own_keys: config.own_keys(),
     });
     site.presence.clone_from(&presence);
     let lab = lab(config, &engine);
