@@ -87,7 +87,7 @@ if (sdk.some((file) => !file.endsWith('.md'))) {
   step('the client and the binary', 'make', '--no-print-directory', 'build');
   step('types of the client', 'npm', '--prefix', 'sdk/typescript', 'run', '--silent', 'check');
   steps.push({ name: 'client tests in Node', run: () => spawnSync('npx', ['vitest', 'run', '--project', 'node'], { stdio: 'inherit', cwd: 'sdk/typescript' }).status });
-  leftOut.push('client tests in Chromium and Firefox');
+  leftOut.push('client tests in Chromium and Firefox, and in applications of React, Svelte and Vue');
 }
 
 // Pages, by folder.

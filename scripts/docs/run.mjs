@@ -5,6 +5,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import { isAbsolute, join, relative, resolve } from 'node:path';
+import { checkApplication } from './applications.mjs';
 import { blocks, matches } from './blocks.mjs';
 import { Shell, obstacle } from './shell.mjs';
 import { check, program } from './types.mjs';
@@ -12,7 +13,7 @@ import { check, program } from './types.mjs';
 const ROOT = join(import.meta.dirname, '../..');
 /** Documents that run at the same time: most of their time they wait. */
 const PARALLEL = 4;
-const DIRECTIVES = ['background', 'file', 'given', 'not run', 'output', 'run', 'run, then Ctrl-C', 'secure'];
+const DIRECTIVES = ['application', 'background', 'file', 'given', 'not run', 'output', 'run', 'run, then Ctrl-C', 'secure'];
 /** Lines of output that a failure shows. */
 const SHOWN = 30;
 
@@ -22,14 +23,14 @@ export function documents() {
 }
 
 /**
- * Runs the blocks of one document in order. Returns { failures, notRun, skipped, ran, programs }: `failures` and
- * `notRun` as text, `programs` for the check of types.
+ * Runs the blocks of one document in order. Returns { failures, notRun, skipped, ran, programs, application }:
+ * `failures` and `notRun` as text, `programs` and `application` for the check of types.
  *
  * `file`: name for messages. `programs`: paths of the programs for the PATH. `shells`: false if this machine cannot
  * run shells; then these blocks count as skipped.
  */
 export async function runDocument(file, text, { programs = {}, shells = true } = {}) {
-  const result = { failures: [], notRun: [], skipped: 0, ran: 0, programs: [] };
+  const result = { failures: [], notRun: [], skipped: 0, ran: 0, programs: [], application: { file, parts: [] } };
   const scripts = { ts: [], js: [] };
   let shell;
   let previous;
@@ -44,6 +45,11 @@ export async function runDocument(file, text, { programs = {}, shells = true } =
       if ('not run' in directives) {
         if (!directives['not run']) fail(line, 'a block that is not run needs a reason');
         result.notRun.push(`${file}:${line}: ${directives['not run']}`);
+        continue;
+      }
+      if ('application' in directives) {
+        result.application.parts.push({ name: directives.application, language, text: block.text, line });
+        result.ran++;
         continue;
       }
       const needsShell = language === 'sh' || language === 'toml' || 'file' in directives || 'output' in directives;
@@ -87,7 +93,7 @@ export async function runDocument(file, text, { programs = {}, shells = true } =
       } else if (language === 'text') {
         result.ran--;
       } else if (!('file' in directives)) {
-        fail(line, `a block of language ${language || '(none)'} is not run: name a file above it, \`<!-- file: NAME -->\`, or a reason, \`<!-- not run: REASON -->\``);
+        fail(line, `a block of language ${language || '(none)'} is not run: name a file above it, \`<!-- file: NAME -->\` or \`<!-- application: NAME -->\`, or a reason, \`<!-- not run: REASON -->\``);
       } else if (language === 'html') {
         for (const [, script] of block.text.matchAll(/<script type="module">(.*?)<\/script>/gs)) syntax({ ...block, text: script, directives: { file: 'page.mjs' } }, fail);
       } else if (!all.slice(index + 1).some((later) => later.text.includes(directives.file))) {
@@ -152,6 +158,7 @@ async function main(names) {
     }),
   );
   const wrong = check(results.flatMap((one) => one.programs));
+  for (const { application } of results) if (application.parts.length > 0) wrong.push(...(await checkApplication(application)));
   const failures = [...results.flatMap((one) => one.failures), ...wrong.map(({ file, line, message }) => `${file}:${line}: ${message}`)];
   const notRun = results.flatMap((one) => one.notRun);
   const sum = (of) => results.map(of).reduce((total, one) => total + one, 0);

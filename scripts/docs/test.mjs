@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { PAGE, page } from './api.mjs';
+import { checkApplication } from './applications.mjs';
 import { blocks, matches } from './blocks.mjs';
 import { documents, runDocument } from './run.mjs';
 import { obstacle } from './shell.mjs';
@@ -93,4 +94,16 @@ test('every document of the repository is found', () => {
 
 test('the page of the HTTP API is made from the OpenAPI document', () => {
   assert.equal(readFileSync(PAGE, 'utf8'), page(), 'run: node scripts/docs/api.mjs');
+});
+
+test('an application that does not compile fails with its line', async () => {
+  const vue = (expression) => fence('vue', `<script setup lang="ts">\nconst n = 1;\n</script>\n\n<template>\n  <p>{{ ${expression} }}</p>\n</template>`, 'application: src/App.vue');
+  const react = (value) => fence('tsx', `export const App = () => {\n  const n: number = ${value};\n  return <p>{n}</p>;\n};`, 'application: src/App.tsx');
+  const svelte = (value) => fence('svelte', `<script lang="ts">\n  const n: number = ${value};\n</script>\n\n<p>{n}</p>`, 'application: src/App.svelte');
+  const wrong = async (text) => {
+    const { application, failures } = await runDocument('a.md', text);
+    return [...failures, ...(await checkApplication(application)).map(({ line }) => line)];
+  };
+  assert.deepEqual(await Promise.all([vue('n.x'), react("'1'"), svelte("'1'")].map(wrong)), [[8], [4], [4]]);
+  assert.deepEqual(await wrong(fence('ts', '1;', 'application: src/a.ts')), [3]);
 });

@@ -28,7 +28,12 @@ export default defineConfig({
     projects: [
       {
         extends: true,
-        test: { name: 'node', environment: 'node', include: ['tests/*.test.ts'], testTimeout: 20_000, hookTimeout: 20_000 },
+        test: { name: 'node', environment: 'node', include: ['tests/*.test.ts', 'tests/share/*.test.ts'], testTimeout: 20_000, hookTimeout: 20_000 },
+      },
+      {
+        extends: true,
+        // Applications that Vite builds, in both browsers.
+        test: { name: 'apps', environment: 'node', include: ['tests/apps/*.test.ts'], testTimeout: 20_000, hookTimeout: 20_000, sequence: { groupOrder: 3 } },
       },
       inBrowser('chromium', 1, playwright({ launchOptions: { executablePath: process.env['CHROMIUM'] ?? '/usr/bin/chromium', args: ['--no-sandbox'] } })),
       inBrowser('firefox', 2, firefox()),

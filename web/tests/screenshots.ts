@@ -1,7 +1,9 @@
 // Takes the screenshots of the documentation from the real server with a simulated fleet: `npm run screenshots`.
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { expect, test, type Page } from '@playwright/test';
+import { expect, test, type BrowserContext, type Page } from '@playwright/test';
 import { openCar, url } from './page.ts';
 import { serve, simulate, simulateTicker } from './server.ts';
 import { figure, publishMany, read } from './ui-server.ts';
@@ -95,6 +97,61 @@ test.describe('operators', () => {
   }
 });
 
+/** Opens the chat as a user, in a browser of its own. */
+async function chatter(context: BrowserContext, name: string): Promise<Page> {
+  const page = await context.newPage();
+  await page.goto(url('/chat#release'));
+  await page.getByRole('textbox', { name: 'Your name' }).fill(name);
+  await page.getByRole('button', { name: 'Start writing' }).click();
+  await expect(page.getByRole('log')).toHaveAttribute('aria-busy', 'false');
+  return page;
+}
+
+const CHATS = [
+  { name: 'chat-desktop', viewport: { width: 1280, height: 800 }, colorScheme: 'light', deviceScaleFactor: 1 },
+  { name: 'chat-phone', viewport: { width: 390, height: 844 }, colorScheme: 'dark', deviceScaleFactor: 2 },
+] as const;
+for (const { name, ...look } of CHATS) {
+  test(name, async ({ browser, request }) => {
+    for (const channel of ['lobby', 'release', 'tea-break']) await request.post(url('/v1/channels/chat-lists/channels'), { data: {}, headers: { 'millrace-key': channel } });
+    // Each picture shows a conversation from its beginning.
+    const contexts = [await browser.newContext({ ...look }), await browser.newContext(), await browser.newContext()];
+    try {
+      const [ann, bob, eve] = [await chatter(contexts[0]!, 'Ann'), await chatter(contexts[1]!, 'Bob'), await chatter(contexts[2]!, 'Eve')];
+      const say = async (page: Page, text: string): Promise<void> => {
+        await page.getByRole('textbox', { name: 'Message' }).fill(text);
+        await page.getByRole('button', { name: 'Send' }).click();
+        await expect(ann.getByText(text).last()).toBeVisible();
+      };
+      await say(bob, 'The new build is on the test server.');
+      await say(bob, 'Can somebody try it on a phone, on a train?');
+      await say(ann, 'I am in one. 40 minutes, 12 tunnels.');
+      await say(eve, 'Good luck 😂');
+      await say(ann, 'Everything that I wrote in the tunnels arrived once, in order.');
+      const last = bob.getByRole('article').last();
+      await last.hover();
+      await last.getByRole('button', { name: 'Actions' }).click();
+      await last.getByRole('button', { name: 'React with ❤️' }).click();
+      await expect(ann.getByRole('button', { name: /^❤️ 1/ }).last()).toBeVisible();
+      await eve.goto(url('/chat#tea-break'));
+      await eve.getByRole('textbox', { name: 'Message' }).fill('Kettle is on');
+      await eve.getByRole('button', { name: 'Send' }).click();
+      await expect(ann.getByText('unread').first()).toBeAttached();
+      await bob.getByRole('textbox', { name: 'Message' }).pressSequentially('Great');
+      await expect(ann.getByText('Bob is typing…')).toBeVisible();
+      await contexts[0]!.setOffline(true);
+      await expect(ann.getByText('No connection')).toBeVisible();
+      await ann.getByRole('textbox', { name: 'Message' }).fill('Tunnel number 13.');
+      await ann.getByRole('button', { name: 'Send' }).click();
+      await expect(ann.getByText('Waiting to be sent')).toBeVisible();
+      await ann.mouse.move(0, 0);
+      await ann.screenshot({ path: `${images}${name}.png` });
+    } finally {
+      for (const context of contexts) await context.close();
+    }
+  });
+}
+
 test.describe('start', () => {
   test.use({ viewport: { width: 1280, height: 800 }, colorScheme: 'light' });
   test('the start page', async ({ page }) => {
@@ -105,5 +162,43 @@ test.describe('start', () => {
       await expect(page.getByRole('log')).toContainText(`"nr":${nr}`);
     }
     await page.screenshot({ path: `${images}start-desktop.png`, fullPage: true });
+  });
+});
+
+test.describe('lab', () => {
+  test.use({ viewport: { width: 1280, height: 800 }, colorScheme: 'light' });
+  test('a run with the previous one behind it, and the reports', async ({ page }) => {
+    test.setTimeout(180_000);
+    const out = mkdtempSync(join(tmpdir(), 'millrace-lab-'));
+    const server = await serve(undefined, ['--set', `lab.directory=${out}`]);
+    const status = page.getByRole('heading', { level: 1 });
+    const start = async (settings: string) => {
+      await page.getByRole('button', { name: 'Options of thorsen-broadcast' }).click();
+      await page.getByLabel('Parameters').fill(settings);
+      await page.getByRole('button', { name: 'Start the run' }).click();
+      await expect(status).not.toHaveText(/Finished|No run/);
+    };
+    try {
+      await page.goto(`${server.url}/lab`);
+      for (const clients of [5, 50]) {
+        await start(`clients=${clients}\ntransports=sse,websocket\ntest=10s`);
+        await expect(status).toHaveText('Finished', { timeout: 90_000 });
+      }
+      await start('clients=50\ntransports=sse,websocket\ntest=10s');
+      await expect(status).toHaveText('Run 2 of 2', { timeout: 60_000 });
+      await expect(page.getByRole('img', { name: /^Latency.*to .*seconds/ })).toBeVisible();
+      await expect.poll(() => page.locator('figure .line').count()).toBeGreaterThan(8);
+      await page.waitForFunction(() => document.querySelectorAll('figure .faint').length > 3);
+      await page.screenshot({ path: `${images}lab-desktop.png` });
+      await expect(status).toHaveText('Finished', { timeout: 60_000 });
+      await page.setViewportSize({ width: 390, height: 844 });
+      await page.emulateMedia({ colorScheme: 'dark' });
+      await page.getByRole('heading', { name: 'Reports' }).scrollIntoViewIfNeeded();
+      await page.evaluate(() => document.querySelector('#reports')?.scrollIntoView());
+      await page.screenshot({ path: `${images}lab-phone.png` });
+    } finally {
+      await server.stop();
+      rmSync(out, { recursive: true });
+    }
   });
 });

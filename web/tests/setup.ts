@@ -1,4 +1,6 @@
-import { readFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import type { FullConfig } from '@playwright/test';
 import { film } from './camera.ts';
 import { serve, simulate } from './server.ts';
@@ -10,10 +12,15 @@ import { serve, simulate } from './server.ts';
 export default async function setup({ workers }: FullConfig): Promise<() => Promise<void>> {
   film();
   const started: { stop(): Promise<void> }[] = [];
-  const stop = async (): Promise<void> => void (await Promise.all(started.reverse().map((one) => one.stop())));
+  /** The reports of the lab. */
+  const lab = mkdtempSync(join(tmpdir(), 'millrace-lab-'));
+  const stop = async (): Promise<void> => {
+    await Promise.all(started.reverse().map((one) => one.stop()));
+    rmSync(lab, { recursive: true });
+  };
   try {
     for (let i = 0; i < workers; i++) {
-      const server = await serve(undefined, ['--set', 'rooms.mixers_max=4']);
+      const server = await serve(undefined, ['--set', 'rooms.mixers_max=4', '--set', `lab.directory=${join(lab, String(i))}`]);
       started.push(server);
       if (i === 0) await samePages(server.url);
       started.push(simulate(server.url));

@@ -6,6 +6,7 @@
 //! Read first: [`scenarios::SCENARIOS`], [`load::Plan`], [`recording::Recording`].
 
 pub mod analysis;
+pub mod catalogue;
 pub mod energy;
 pub mod export;
 pub mod histogram;

@@ -8,6 +8,7 @@ mod agent;
 pub mod auth;
 pub mod config;
 pub mod hooks;
+pub mod lab;
 mod lists;
 pub mod log;
 mod memory;

@@ -17,23 +17,24 @@ const WINNER_FOR = 30 * 60_000;
 
 /**
  * Creates a client that connects on the first `subscribe`, `publish` or `ready`. `url` is the server's URL, with the
- * path before `/v1` if there is one.
+ * path before `/v1` if there is one. `widen` is for `@millrace/client/share`, which has a hub of its own.
  */
-export function millrace<M = Channels>(url: string | URL, options: ConnectOptions = {}): Client<M> {
-  const auto = !options.transports || options.transports === 'auto';
+export function millrace<M = Channels>(url: string | URL, options: ConnectOptions = {}, widen = wildcards): Client<M> {
+  const { transports: asked = 'auto' } = options;
+  /** Whether the winner is remembered: the application has chosen no transport. */
+  let auto = asked === 'auto';
   const transports = [websocket, httpStream, sse, longPoll, poll, dataChannel];
   const key = `millrace:${url}`;
   const [winner, time] = (auto && storage()?.getItem(key)?.split(' ')) || [];
-  if (Date.now() - +time! < WINNER_FOR) transports.sort((a, b) => Number(b.name === winner) - Number(a.name === winner));
-  const core = client<M>(url, transports, options, wildcards);
-  let chosen = !auto;
+  if (Date.now() - +time! < WINNER_FOR) transports.sort((a, b) => +(b.name === winner) - +(a.name === winner));
+  const core = client<M>(url, transports, options, widen);
   core.onState((state) => {
-    if (state.name === 'open' && !chosen) storage()?.setItem(key, `${state.transport} ${Date.now()}`);
+    if (state.name === 'open' && auto) storage()?.setItem(key, `${state.transport} ${Date.now()}`);
   });
   const { use } = core;
   return Object.assign(core, {
     use(name: TransportName | 'auto') {
-      chosen = !auto || name !== 'auto';
+      auto = name === 'auto' && asked === name;
       return use(name);
     },
     history: history.bind(null, core) as Client<M>['history'],

@@ -64,6 +64,13 @@ export type Match<M, C extends string> = { [K in keyof M & string]: C extends Pa
 export type ChannelOf<M> = Params<keyof M & string>;
 
 /**
+ * The channels of the application, for the bindings of React, Svelte and Vue. Declare them once:
+ * `declare module '@millrace/client' { interface Register { channels: App } }`.
+ */
+// eslint-disable-next-line @typescript-eslint/no-empty-object-type
+export interface Register {}
+
+/**
  * Start of a subscription. It begins after the given position or offset. `latest` delivers the newest publication, then
  * live ones. `seconds` starts that far in the past. `state` delivers the newest publication of each key of a keyed
  * state, then an event `complete`, then all changes; after lost changes the subscription ends with code `gap`, because

@@ -39,7 +39,7 @@ export function wildcards(hub: Hub, changed: () => void): Hub {
       const joined = wires.get(pattern);
       const since = from === 'earliest' ? from : typeof from === 'object' && 'seconds' in from ? ago(from.seconds, skew) : undefined;
       if (from !== 'now' && (joined || !since)) {
-        throw new MillraceError('rejected', joined ? `${pattern} is already subscribed: use from 'now'` : 'a wildcard supports only from now, earliest or seconds');
+        throw new MillraceError('rejected', joined ? `${pattern} is already subscribed: use from 'now'` : 'a wildcard starts from now, earliest or seconds');
       }
       const wire = joined ?? { matches, readers: new Set(), received: new Map(), since, liveFrom: 0 };
       const reader = attach(wires, pattern, wire, options, changed);
@@ -55,7 +55,8 @@ export function wildcards(hub: Hub, changed: () => void): Hub {
       if (!wire) return hub.started(channel, at);
       skew = at.time - Date.now();
       wire.since ??= String(at.time);
-      wire.liveFrom = at.time;
+      // The reply for `earliest` has the time 0.
+      wire.liveFrom = at.time || Date.now();
       // Only the first call of `start` counts.
       wire.readers.forEach((reader) => reader.start(wire.since!, at.recovered, 0n));
     },

@@ -267,7 +267,7 @@ export class FaultyServer {
 /** Settles when `condition` holds. Fails after `ms` with an error that contains `what`. */
 export async function until(condition: () => unknown, what: string, ms = 8000): Promise<void> {
   const end = Date.now() + ms;
-  while (!condition()) {
+  while (!(await condition())) {
     if (Date.now() > end) throw new Error(`waited ${ms} ms in vain for: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 5));
   }

@@ -212,6 +212,17 @@ test('an oversized escaped message keeps the session open', async () => {
   expect(mr.stats().reconnects).toBe(0);
 });
 
+test('a wildcard from `earliest` receives the history', async () => {
+  const mr = connect({ transports: ['websocket'] });
+  for (const n of upTo(3)) await mr.publish('wild/a', n);
+  const got = gather(mr.subscribe('wild/+', { from: 'earliest' }));
+  await until(() => got.length === 3, 'the history');
+  await mr.publish('wild/b', 3);
+  await until(() => got.length === 4, 'a live message');
+  expect(data(got)).toEqual(upTo(4));
+  expect(got.map(({ replayed }) => replayed)).toEqual([true, true, true, false]);
+});
+
 test('switching transports causes no loss, no duplicates', async () => {
   const channel = fresh();
   const mr = connect({ transports: 'auto' });

@@ -1,6 +1,7 @@
 // Type tests, which are not run. `npm run check` fails if a line compiles that must not, or if a valid line does not
 // compile.
 import { millrace, type Subscription } from '../src/index.js';
+import { useKeyedState, useLive, usePublish } from '../src/react.js';
 import { roster } from '../src/roster.js';
 import { state } from '../src/state.js';
 
@@ -39,4 +40,13 @@ export async function typed(): Promise<void> {
     // @ts-expect-error unknown until a schema or a type says what it is
     console.log(data.speed);
   });
+}
+
+/** Hooks of an application that declares no channels. */
+export function useUntyped(): void {
+  const { data } = useLive(`any/${Math.random()}`);
+  // @ts-expect-error unknown until a schema or a type says what it is
+  console.log(data.speed);
+  void usePublish('any').publish({ anything: 1 });
+  void useKeyedState('any').set('key', [1]);
 }

@@ -43,6 +43,7 @@ const PAGES = {
   '/ui/rooms': '.empty h2',
   '/ui/hooks': '.empty h2',
   '/ui/config': '[data-setting]',
+  '/chat': '.empty',
   '/docs/': 'main h1',
   '/docs/reference/protocol': 'main h1',
 };

@@ -52,6 +52,9 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print the data of the HTML page as JSON
+    #[arg(long, conflicts_with = "json")]
+    data: bool,
     /// Write the comparison as a self-contained HTML page, too
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -62,13 +65,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let in_turns = !args.targets.is_empty();
     let options = Options { band: args.band, despite: args.despite.clone(), in_turns, ..Options::default() };
     let outcome = compare(&a, &b, &options);
-    if args.json {
+    let data = || report::comparison_data([&labels[0], &labels[1]], [&a, &b], &outcome);
+    if args.data {
+        output::line(data()?)?;
+    } else if args.json {
         output::line(serde_json::to_string_pretty(&outcome)?)?;
     } else {
         output::text(&outcome)?;
     }
     if let Some(file) = args.html {
-        report::write_comparison(&file, [&labels[0], &labels[1]], [&a, &b], &outcome)?;
+        report::write_comparison(&file, &data()?)?;
     }
     Ok(ExitCode::from(outcome.verdict.exit_code()))
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use millrace_client::{
     http::{body, cause},
     problem::Problem,
@@ -52,12 +52,15 @@ pub struct Feed {
     _own: Option<targets::Server>,
 }
 
-/// Returns the server of `--live=URL` with the token of the environment.
+/// Returns the server of `--live --to URL`, or of `--live=URL`, with the token of the environment.
 ///
-/// Errors: the token or the certificate authority cannot be used.
-pub fn server_of(live: Option<Server>, trust: &Trust) -> anyhow::Result<Option<Server>> {
+/// Errors: two servers; the token or the certificate authority cannot be used.
+pub fn server_of(live: Option<Server>, to: Option<Server>, trust: &Trust) -> anyhow::Result<Option<Server>> {
     trust.decide()?;
-    live.map(|server| Ok(server.with_token(login::from_environment()?))).transpose()
+    if let (Some(live), Some(to)) = (&live, &to) {
+        bail!("--live={} and --to {} name two servers: leave one of them out", live.http(""), to.http(""));
+    }
+    live.or(to).map(|server| Ok(server.with_token(login::from_environment()?))).transpose()
 }
 
 impl Feed {
@@ -80,8 +83,9 @@ impl Feed {
         let publish = move || publish_all(&to, topic, entries, &accepted);
         let publisher = thread::Builder::new().name("live".into()).spawn(publish)?;
         let answer = answer.recv().context("the publisher has ended")?;
-        answer
-            .with_context(|| format!("--live={}: the server does not take the {}", server.http(""), topic.subject))?;
+        answer.with_context(|| {
+            format!("--live --to {}: the server does not take the {}", server.http(""), topic.subject)
+        })?;
         let page = server.http(topic.page);
         Ok(Feed { server, page, queue: Some(queue), publisher: Some(publisher), _own: own })
     }

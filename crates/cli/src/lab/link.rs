@@ -69,10 +69,13 @@ struct RunArgs {
     /// Write all packets that leave the link to this file (pcapng)
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Publish the state of the link to this Millrace server (authenticated by MILLRACE_TOKEN), show it on its page
-    /// /link, and let the page change the settings; without =URL, start a server on a free port
+    /// Show the state of the link on the page /link of a Millrace server, and let the page change the settings; without
+    /// --to, start a server on a free port
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, value_parser = Server::parse)]
     live: Option<Option<Server>>,
+    /// Server of --live (authenticated by MILLRACE_TOKEN); --live=URL means the same
+    #[arg(long, value_name = "URL", requires = "live", value_parser = Server::parse)]
+    to: Option<Server>,
     #[command(flatten)]
     trust: Trust,
     /// Program with its arguments
@@ -125,7 +128,7 @@ fn run_program(args: RunArgs) -> anyhow::Result<ExitCode> {
     command.args(arguments);
     let mut page = None;
     if let Some(server) = args.live {
-        let server = server_of(server, &args.trust)?;
+        let server = server_of(server, args.to, &args.trust)?;
         let live = LinkPage::start(server, path, traces.clone(), args.seed, args.program.clone())?;
         output::note(format_args!("live: {}", live.page()));
         page = Some(live);

@@ -15,11 +15,11 @@ const TOPIC: Topic = Topic { subject: "progress of this run", channel: live::CHA
 pub struct Live(Feed);
 
 impl Live {
-    /// Publishes to `server`. Without one, starts a server and publishes to that.
+    /// Publishes to `server`, beginning with `first`. Without a server, starts one and publishes to that.
     ///
     /// Errors: the server cannot be started, does not answer, or refuses the first message.
-    pub fn start(server: Option<Server>, command: &str) -> anyhow::Result<Live> {
-        Ok(Live(Feed::start(server, TOPIC, entry(live::announced(command)))?))
+    pub fn start(server: Option<Server>, first: Value) -> anyhow::Result<Live> {
+        Ok(Live(Feed::start(server, TOPIC, entry(first))?))
     }
 
     /// The URL of the page.

@@ -16,6 +16,7 @@ mod live;
 mod report;
 mod run;
 mod signals;
+mod supervised;
 mod view;
 
 use std::process::ExitCode;

@@ -17,10 +17,16 @@ use crate::output;
 pub struct Args {
     /// Folder with the recording.json of `millrace lab run`
     dir: PathBuf,
+    /// Print the data of the page as JSON, and write no file
+    #[arg(long)]
+    data: bool,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let analysis = analyse(&[Store::read(&args.dir)?])?;
-    output::line(report::write(&args.dir, &analysis)?.display())?;
+    match args.data {
+        true => output::line(report::data(&analysis)?)?,
+        false => output::line(report::write(&args.dir, &analysis)?.display())?,
+    }
     Ok(ExitCode::SUCCESS)
 }

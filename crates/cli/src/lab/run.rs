@@ -8,14 +8,22 @@ use millrace_client::server::Server;
 use millrace_lab::{
     analysis::{analyse, table},
     recording::Form,
-    report, scenarios,
+    report::{self, live},
+    scenarios,
     shell::quoted,
     slo::Slo,
     sweep::{Request, Scenario, Settings, Store},
     targets,
 };
 
-use super::{exit, feed::server_of, live::Live, signals::stop_by_signal, view};
+use super::{
+    exit,
+    feed::server_of,
+    live::Live,
+    signals::stop_by_signal,
+    supervised::{self, Supervised},
+    view,
+};
 use crate::{argument::ArgumentError, number::number, output, trust::Trust};
 
 const DEFAULT_SEED: u64 = 1;
@@ -29,7 +37,7 @@ const DEFAULT_SEED: u64 = 1;
     millrace lab run thorsen-broadcast --set clients=100,1000 --set test=10s --slo 'p99<100ms'\n\
     Example: all transports over two emulated networks\n  millrace lab run networks --quick --set only=lte,geo-satellite\n\
     Example: limit the run to half an hour\n  millrace lab run thorsen-broadcast --budget 30\n\
-    Example: watch the run on the page /lab of a running server\n  millrace lab run thorsen-broadcast --quick --live=http://127.0.0.1:8080\n\
+    Example: watch the run on the page /lab of a running server\n  millrace lab run thorsen-broadcast --quick --live --to http://127.0.0.1:8080\n\
     Example: continue an interrupted run\n  millrace lab run --resume lab-results/thorsen-broadcast-20261121T200000Z"
 )]
 pub struct Args {
@@ -44,10 +52,16 @@ pub struct Args {
     /// Continue the interrupted run in this folder
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// Publish the progress to this Millrace server (authenticated by MILLRACE_TOKEN) and show it on its page /lab;
-    /// without =URL, start a server on a free port, which uses some CPU of this machine
+    /// Show the progress on the page /lab of a Millrace server; without --to, start a server on a free port, which uses
+    /// some CPU of this machine
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, value_parser = Server::parse)]
     live: Option<Option<Server>>,
+    /// Server of --live (authenticated by MILLRACE_TOKEN); --live=URL means the same
+    #[arg(long, value_name = "URL", requires = "live", value_parser = Server::parse)]
+    to: Option<Server>,
+    /// Print the progress as JSON, one event per line, and stop when standard input is closed
+    #[arg(long, conflicts_with = "live")]
+    supervised: bool,
     #[command(flatten)]
     trust: Trust,
     /// Skip levels (never repeats) until the estimated duration fits
@@ -87,15 +101,20 @@ pub struct Selection {
 }
 
 pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
-    let (live, trust) = (args.live.take(), args.trust.clone());
+    let (page, to, trust) = (args.live.take(), args.to.take(), args.trust.clone());
+    let is_supervised = args.supervised;
     let request = args.request()?;
     let stop = stop_by_signal()?;
     let folder = request.folder.clone();
     let mut view = view::of_terminal();
-    if let Some(server) = live {
-        let live = Live::start(server_of(server, &trust)?, &command_line())?;
+    let first = live::announced(request.scenario.name, request.form, &request.command);
+    if let Some(server) = page {
+        let live = Live::start(server_of(server, to, &trust)?, first)?;
         output::note(format_args!("live: {}", live.page()));
         view = Box::new(view::Both(view, Box::new(live)));
+    } else if is_supervised {
+        supervised::stop_with_input(stop.clone())?;
+        view = Box::new(view::Both(view, Box::new(Supervised::start(&first)?)));
     }
     let verdict = request.run(&mut *view, &stop);
     drop(view);
@@ -108,7 +127,9 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
                 Err(error) => output::note(format_args!("cannot write the report: {error:#}")),
             }
         }
-        output::line(folder.display())?;
+        if !is_supervised {
+            output::line(folder.display())?;
+        }
     }
     Ok(exit::of(&verdict?))
 }
@@ -212,9 +233,9 @@ pub fn fresh_folder(name: &str) -> PathBuf {
     format!("lab-results/{name}-{}", time.replace(['-', ':'], "")).into()
 }
 
-/// The command line, quoted so that a shell can run it again.
+/// The command line, quoted so that a shell can run it again. A person who runs it is no supervisor.
 pub fn command_line() -> String {
-    format!("millrace {}", quoted(std::env::args().skip(1)))
+    format!("millrace {}", quoted(std::env::args().skip(1).filter(|argument| argument != "--supervised")))
 }
 
 pub(super) fn pair(text: &str) -> Result<(String, String), ArgumentError> {

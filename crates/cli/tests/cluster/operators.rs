@@ -120,6 +120,7 @@ async fn run(kind: Kind) {
         let operator = Operator { cluster: &cluster, http: &http, token: &admin };
         connections_are_merged_and_paged(&operator).await;
         channels_have_readers_of_all_nodes(&operator).await;
+        nodes_are_described_on_every_node(&operator).await;
 
         // Every session of ann on every node is notified, and no other.
         let ended = operator.ask(1, "unsubscribe", Some(json!({ "channel": "cars/1", "subject": "ann" }))).await;
@@ -179,6 +180,49 @@ async fn run(kind: Kind) {
         }
         assert_eq!(seen["closed"], 4003);
     }
+    node_is_drained_by_another(&operator).await;
+}
+
+/// Every node shows all nodes, with round trips to the others, what they do, and their threads.
+async fn nodes_are_described_on_every_node(operator: &Operator<'_>) {
+    for node in 0..3 {
+        let nodes = operator.ask(node, "nodes", None).await;
+        let rows = nodes["nodes"].as_array().expect("nodes");
+        let (own, others): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|row| row["is_self"] == true);
+        assert_eq!((own.len(), others.len()), (1, 2), "{nodes}");
+        assert_eq!(own[0]["round_trip_ms"], Value::Null, "{nodes}");
+        assert!(others.iter().all(|row| row["round_trip_ms"].as_f64() > Some(0.0)), "{nodes}");
+        assert!(rows.iter().all(|row| row["engine_round_trip_ms"].as_f64() > Some(0.0)), "{nodes}");
+        assert!(rows.iter().all(|row| row["connections"] == READERS + 1), "{nodes}");
+        let overview = operator.ask(node, "overview", None).await;
+        assert_eq!(overview["nodes"].as_array().map(Vec::len), Some(3), "{overview}");
+        let threads = operator.ask(node, "threads", None).await;
+        let shards = threads["threads"].as_array().expect("threads").iter().filter(|row| row["thread"] == "shard-0");
+        let of: BTreeSet<&str> = shards.flat_map(|row| row["node"].as_str()).collect();
+        assert_eq!(of.len(), 3, "{threads}");
+    }
+}
+
+/// An operator drains a node through another one, whose events then name it.
+async fn node_is_drained_by_another(operator: &Operator<'_>) {
+    let name = operator.ask(2, "nodes", None).await["nodes"]
+        .as_array()
+        .and_then(|rows| rows.iter().find(|row| row["is_self"] == true))
+        .map(|row| row["node"].clone())
+        .expect("its own row");
+    assert_eq!(operator.ask(1, "drain", Some(json!({ "node": name }))).await, json!({ "draining": true }));
+    until("the node has left", BOUND, async || {
+        let events = operator.ask(1, "events", None).await;
+        let events = events["events"].as_array().expect("events");
+        let is_left = |event: &Value| event["kind"] == "node_left" && event["text"].as_str() == Some(&left(&name));
+        events.iter().any(is_left)
+    })
+    .await;
+    assert_eq!(operator.ask(1, "nodes", None).await["nodes"].as_array().map(Vec::len), Some(2));
+}
+
+fn left(node: &Value) -> String {
+    format!("Node {} left", node.as_str().expect("a name"))
 }
 
 async fn connections_are_merged_and_paged(operator: &Operator<'_>) {
@@ -202,7 +246,16 @@ async fn connections_are_merged_and_paged(operator: &Operator<'_>) {
     }
     assert_eq!(paged, known, "pages from any node, without a hole or a double");
     let one = operator.ask(2, &format!("connections?id={}", known[0]), None).await;
-    assert_eq!(ids(&one), known[..1]);
+    assert_eq!((ids(&one).as_slice(), &one["total"]), (&known[..1], &json!(1)));
+    // Every node sorts and cuts its list, and the answer is cut once more.
+    for order in ["behind", "bytes", "opened"] {
+        let sorted = operator.ask(1, &format!("connections?sort={order}&limit=4"), None).await;
+        assert_eq!((ids(&sorted).len(), &sorted["total"]), (4, &json!(known.len())), "{order}: {sorted}");
+        assert_eq!(sorted["more"], true, "{order}: {sorted}");
+    }
+    assert_eq!(operator.ask(2, "slow", None).await, json!({ "readers": [], "total": 0 }));
+    assert_eq!(operator.ask(0, "rooms", None).await, json!({ "rooms": [], "more": false, "total": 0 }));
+    assert_eq!(operator.ask(1, "hooks", None).await, json!({ "hooks": [] }));
 }
 
 async fn channels_have_readers_of_all_nodes(operator: &Operator<'_>) {
@@ -213,5 +266,13 @@ async fn channels_have_readers_of_all_nodes(operator: &Operator<'_>) {
         assert_eq!((names, &list["more"]), (vec!["cars/1", "cars/2"], &json!(false)), "{list}");
         assert_eq!((&rows[0]["readers"], &rows[1]["readers"]), (&json!(3 * (READERS + 1)), &json!(0)), "{list}");
         assert!(rows[0]["position"].as_str().is_some_and(|position| position.ends_with(":1")), "{list}");
+        let channel = operator.ask(node, "channel?channel=cars/1", None).await;
+        assert_eq!(
+            (&channel["readers"], &channel["history"]["count"]),
+            (&json!(3 * (READERS + 1)), &json!(1)),
+            "{channel}"
+        );
+        let tail = operator.ask(node, "tail?channel=cars/1", None).await;
+        assert_eq!((&tail["publications"][0]["text"], &tail["shown"]), (&json!("0123456789"), &json!(1)), "{tail}");
     }
 }

@@ -62,6 +62,13 @@ fn example_ticker_is_the_one_of_the_guide() {
 }
 
 #[test]
+fn example_chat_is_the_one_of_the_guide() {
+    let guide = fs::read_to_string(repository("docs/how-to/build-a-chat.md")).expect("the guide");
+    let program = fs::read_to_string(repository("examples/chat/chat.html")).expect("the example");
+    assert!(guide.contains(&format!("<!-- file: chat.html -->\n```html\n{program}```\n")), "the page differs");
+}
+
+#[test]
 fn every_relative_link_has_a_target() {
     let mut broken = Vec::new();
     let mut links = 0;

@@ -135,11 +135,50 @@ fn unknown_name_is_code_3_with_a_suggestion() {
         (&["--resume", "/nowhere"], "no recording"),
         (&["storm", "--budget", "0.1"], "minutes"),
         (&["storm", "--live=127.0.0.1:1"], "http://127.0.0.1:8080"),
-        (&["storm", "--live=http://127.0.0.1:1"], "--live=http://127.0.0.1:1: the server does not take the progress"),
+        (
+            &["storm", "--live=http://127.0.0.1:1"],
+            "--live --to http://127.0.0.1:1: the server does not take the progress",
+        ),
+        (&["storm", "--live", "--to", "http://127.0.0.1:1"], "--live --to http://127.0.0.1:1: the server does not"),
+        (&["storm", "--live=http://127.0.0.1:1", "--to", "http://127.0.0.1:2"], "leave one of them out"),
+        (&["storm", "--to", "http://127.0.0.1:2"], "--live"),
     ] {
         let ended = run(&[&["lab", "run"][..], args].concat());
         assert!(ended.code == Some(3) && ended.err.contains(says), "{args:?}: {ended:?}");
     }
+}
+
+/// A supervisor that ends without a signal closes the input.
+#[test]
+fn supervised_run_prints_events_and_stops_with_its_input() {
+    let folder = fresh("supervised");
+    let args = [&TINY[..], &["websocket,sse", "--repeats", "9", "--supervised", "--out", text(&folder)]].concat();
+    let mut command = millrace(&args);
+    command.stdin(std::process::Stdio::piped());
+    let mut process = Process::start_with_input(&mut command);
+    let first: serde_json::Value = serde_json::from_str(&process.out.next().expect("an event")).expect("JSON");
+    let command = first["command"].as_str().unwrap();
+    assert!(
+        first["is"] == "announced" && first["scenario"] == "thorsen-broadcast" && first["form"] == "quick",
+        "{first}"
+    );
+    assert!(!command.contains("--supervised") && command.contains("--repeats 9"), "{command}");
+    process.out.wait_for("\"is\":\"ended\"");
+    process.close_input();
+    let ended = process.finish();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    assert!(ended.out.trim_end().ends_with("{\"is\":\"finished\"}"), "{ended:?}");
+    assert!((1..18).contains(&read(&folder).runs.len()));
+}
+
+#[test]
+fn list_is_also_json() {
+    let listed: serde_json::Value = serde_json::from_str(&run(&["lab", "list", "--json"]).out).expect("JSON");
+    let (scenarios, targets) = (&listed["scenarios"], &listed["targets"]);
+    let networks = scenarios.as_array().unwrap().iter().find(|one| one["name"] == "networks").unwrap();
+    assert!(networks["needs"][0]["need"].as_str().unwrap().starts_with("root"), "{networks}");
+    assert!(networks["forms"][1]["estimate_s"].as_f64() > networks["forms"][0]["estimate_s"].as_f64());
+    assert!(targets[0]["name"] == "millrace" && targets[0]["missing"].is_null(), "{targets}");
 }
 
 #[test]

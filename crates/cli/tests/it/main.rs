@@ -12,6 +12,7 @@ mod gateway;
 mod hygiene;
 mod keyed_states;
 mod lab;
+mod lab_page;
 mod link_page;
 mod lists;
 mod memory;

@@ -67,6 +67,11 @@ impl Process {
         self.child.id()
     }
 
+    /// Closes the standard input of the process.
+    pub fn close_input(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("the process is there");
     }

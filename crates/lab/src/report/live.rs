@@ -2,14 +2,17 @@
 
 use serde_json::{Value, json};
 
-use crate::{recording::PhaseName, sweep::Event};
+use crate::{
+    recording::{Form, PhaseName},
+    sweep::Event,
+};
 
 /// Channel of a Millrace server whose history the page `/lab` shows.
 pub const CHANNEL: &str = "lab/live";
 
 /// Returns the first message. The page discards earlier runs when it receives this message.
-pub fn announced(command: &str) -> Value {
-    json!({ "is": "announced", "command": command })
+pub fn announced(scenario: &str, form: Form, command: &str) -> Value {
+    json!({ "is": "announced", "scenario": scenario, "form": form.name(), "command": command })
 }
 
 /// Returns the last message.

@@ -34,6 +34,11 @@ struct Report<'a> {
     published: Published,
 }
 
+/// Returns the data of the report page.
+pub fn data(analysis: &Analysis) -> anyhow::Result<String> {
+    Ok(serde_json::to_string(&Report { analysis, published: published::of(&analysis.head.scenario) })?)
+}
+
 /// Writes `analysis.json` and `report.html` into a results folder. Returns the path of the page.
 ///
 /// Errors: the folder is not writable, or this program was built without its pages. In the second case,
@@ -42,8 +47,7 @@ pub fn write(folder: &Path, analysis: &Analysis) -> anyhow::Result<PathBuf> {
     let json = folder.join("analysis.json");
     let text = serde_json::to_string(analysis)?;
     fs::write(&json, text + "\n").with_context(|| format!("cannot write {}", json.display()))?;
-    let published = published::of(&analysis.head.scenario);
-    let page = page(&Report { analysis, published })?;
+    let page = page(&data(analysis)?)?;
     let file = folder.join("report.html");
     fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?;
     Ok(file)
@@ -73,28 +77,29 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Writes a comparison as a page. `labels` are the user's names for A and B.
-///
-/// Errors: the file is not writable, or this program was built without its pages.
-pub fn write_comparison(
-    file: &Path,
-    labels: [&str; 2],
-    [a, b]: [&Recording; 2],
-    outcome: &Outcome,
-) -> anyhow::Result<()> {
+/// Returns the data of the comparison page. `labels` are the user's names for A and B.
+pub fn comparison_data(labels: [&str; 2], [a, b]: [&Recording; 2], outcome: &Outcome) -> anyhow::Result<String> {
     let metrics = Metric::ALL.into_iter().filter(|metric| outcome.rows.iter().any(|row| row.metric == *metric));
     let metrics = metrics.map(Metric::info).collect();
-    let page = page(&Compared { a: Side::of(labels[0], a), b: Side::of(labels[1], b), metrics, outcome })?;
+    let compared = Compared { a: Side::of(labels[0], a), b: Side::of(labels[1], b), metrics, outcome };
+    Ok(serde_json::to_string(&compared)?)
+}
+
+/// Writes a comparison as a page, with its [`comparison_data`].
+///
+/// Errors: the file is not writable, or this program was built without its pages.
+pub fn write_comparison(file: &Path, data: &str) -> anyhow::Result<()> {
+    let page = page(data)?;
     fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Returns the page with the data in it.
-fn page(data: &impl Serialize) -> anyhow::Result<String> {
+fn page(data: &str) -> anyhow::Result<String> {
     let built = Built::get("report.html").context(
         "this program was built without the page of reports: `make web` builds it, then build the program again (`make build` does both)",
     )?;
     let page = std::str::from_utf8(&built.data).context("the page of reports is no text")?;
-    fill(page, &serde_json::to_string(data)?)
+    fill(page, data)
 }
 
 /// Inserts JSON at the placeholder of the page. Every `<` is escaped, so the data can neither end the script nor
@@ -124,7 +129,7 @@ mod tests {
     #[test]
     fn the_built_page_has_a_place_for_data() {
         let Some(built) = Built::get("report.html") else {
-            assert!(page(&"").unwrap_err().to_string().contains("make web"));
+            assert!(page("").unwrap_err().to_string().contains("make web"));
             eprintln!("SKIPPED: the pages have not been built (make web)");
             return;
         };

@@ -7,6 +7,7 @@
 //! summary = "140 characters every 5 ms to ..."   # one line of `millrace lab list`
 //! source = "Thorsen 2015, scenario 1"
 //! rows = ["T-06"]                                # rows of docs/theses.md
+//! needs = ["links"]                              # only if a part has an emulated link: `sweep::Need`
 //!
 //! [parameters]                                   # values for every part and form; the keys: `sweep::Parameters`
 //! clients = [1, 50, 100]                         # a list is a factor: all combinations of all lists are run
@@ -99,7 +100,7 @@ mod tests {
     use super::*;
     use crate::{
         recording::Form,
-        sweep::{Design, Machine, Settings},
+        sweep::{Design, Machine, Need, Settings},
     };
 
     const FORMS: [Form; 3] = [Form::Quick, Form::Full, Form::Thesis];
@@ -117,6 +118,20 @@ mod tests {
                 let most = if form == Form::Quick { 60.0 } else { 48.0 * 3600.0 };
                 assert!(design.estimate_s() < most, "{what} takes {} s", design.estimate_s());
             }
+        }
+    }
+
+    #[test]
+    fn scenario_with_a_path_needs_links() {
+        for scenario in SCENARIOS {
+            let has_path = FORMS.into_iter().any(|form| {
+                let parts = Settings::read(scenario, form, &[]).expect("a form").parts;
+                parts
+                    .values()
+                    .filter_map(|part| part.get("path"))
+                    .any(|path| path.as_table().map_or_else(|| path.as_str() != Some(""), |table| !table.is_empty()))
+            });
+            assert_eq!(scenario.about().needs.contains(&Need::Links), has_path, "{}", scenario.name);
         }
     }
 

@@ -26,7 +26,7 @@ pub use job::Job;
 pub use machine::Machine;
 pub use parameters::{Axis, Parameters};
 pub use request::Request;
-pub use scenario::{About, Experiment, Kind, Scenario};
+pub use scenario::{About, Experiment, Kind, Need, Scenario};
 pub use settings::Settings;
 pub use store::{FILE, Store};
 pub use view::{Event, View};

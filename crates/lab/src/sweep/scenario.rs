@@ -1,9 +1,12 @@
 //! Scenario: a TOML file and, if load alone does not suffice, code of its own. [`crate::scenarios`] has all scenarios.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::Bench;
-use crate::recording::{Recording, Table};
+use crate::{
+    path::TunCable,
+    recording::{Recording, Table},
+};
 
 /// A scenario: its file, and whether a sweep or code of its own runs it.
 pub struct Scenario {
@@ -43,6 +46,35 @@ pub struct About {
     /// Thesis, and section in it.
     pub source: String,
     pub rows: Vec<String>,
+    /// Conditions that a machine may not meet.
+    #[serde(default)]
+    pub needs: Vec<Need>,
+}
+
+/// A condition of a scenario that a machine may not meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Need {
+    /// Emulated links between network namespaces. Without them, a quick run measures over loopback or leaves parts out,
+    /// and says so; other runs fail.
+    Links,
+}
+
+impl Need {
+    pub fn description(self) -> &'static str {
+        match self {
+            Need::Links => "root, for emulated links between network namespaces",
+        }
+    }
+
+    /// Checks whether this machine meets the condition.
+    ///
+    /// Errors: the reason why not.
+    pub fn check(self) -> anyhow::Result<()> {
+        match self {
+            Need::Links => TunCable::check(),
+        }
+    }
 }
 
 impl Scenario {

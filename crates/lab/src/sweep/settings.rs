@@ -20,8 +20,9 @@ const PATH: &str = "path";
 /// Key of a form, and of `--set`: the parts that are run. Without it, all parts are run.
 const ONLY: &str = "only";
 
-/// Allowed top-level keys of a scenario file. The first four are read by [`About`](super::About).
-const TABLES: [&str; 9] = ["title", "summary", "source", "rows", "parameters", "parts", "quick", "full", "thesis"];
+/// Allowed top-level keys of a scenario file. The first five are read by [`About`](super::About).
+const TABLES: [&str; 10] =
+    ["title", "summary", "source", "rows", "needs", "parameters", "parts", "quick", "full", "thesis"];
 
 impl Settings {
     /// Reads the settings of a scenario. `sets`: keys and values as typed.

@@ -13,6 +13,10 @@ pub const FOLDER: &str = "/v1/admin/";
 pub const ENDPOINTS: &[&AdminEndpoint] = &[
     &OVERVIEW,
     &SAMPLES,
+    &EVENTS,
+    &THREADS,
+    &NODES,
+    &DRAIN,
     &CHANNELS,
     &CHANNEL,
     &TAIL,
@@ -29,6 +33,14 @@ pub const ENDPOINTS: &[&AdminEndpoint] = &[
     &WEBHOOKS,
     &DEAD_LETTERS,
     &REPLAY,
+    &LAB,
+    &LAB_SCENARIOS,
+    &LAB_START,
+    &LAB_STOP,
+    &LAB_REPORT,
+    &LAB_EVENTS,
+    &LAB_COMPARE,
+    &LAB_DELETE,
     &FOLLOW,
 ];
 
@@ -38,6 +50,20 @@ const OVERVIEW: AdminEndpoint =
     });
 const SAMPLES: AdminEndpoint =
     view(Endpoint::new("/v1/admin/samples", "GET"), Rows::NONE, |admin, query| Box::pin(admin.samples(query)));
+const EVENTS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/events", "GET"), Rows::of("events", &["id"]), |admin, query| {
+        Box::pin(admin.events(query))
+    });
+const THREADS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/threads", "GET"), Rows::of("threads", &["node", "thread"]), |admin, query| {
+        Box::pin(admin.threads(query))
+    });
+const NODES: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/nodes", "GET"), Rows::of("nodes", &["node"]), |admin, query| {
+        Box::pin(admin.nodes(query))
+    });
+const DRAIN: AdminEndpoint =
+    change(Endpoint::new("/v1/admin/drain", "POST"), |admin, body| Box::pin(admin.drain(body)));
 const CHANNELS: AdminEndpoint =
     view(Endpoint::new("/v1/admin/channels", "GET"), Rows::of("channels", &["channel"]), |admin, query| {
         Box::pin(admin.channels(query))
@@ -90,6 +116,25 @@ const DEAD_LETTERS: AdminEndpoint =
     });
 const REPLAY: AdminEndpoint =
     change(Endpoint::new("/v1/admin/webhooks/replay", "POST"), |admin, body| Box::pin(admin.replay(body)));
+const LAB: AdminEndpoint = view(Endpoint::new("/v1/admin/lab", "GET"), Rows::of("reports", &["id"]), |admin, query| {
+    Box::pin(admin.lab_status(query))
+});
+const LAB_SCENARIOS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/lab/scenarios", "GET"), Rows::NONE, |admin, query| {
+        Box::pin(admin.lab_scenarios(query))
+    });
+const LAB_START: AdminEndpoint =
+    change(Endpoint::new("/v1/admin/lab/start", "POST"), |admin, body| Box::pin(admin.lab_start(body)));
+const LAB_STOP: AdminEndpoint =
+    change(Endpoint::new("/v1/admin/lab/stop", "POST"), |admin, body| Box::pin(admin.lab_stop(body)));
+const LAB_REPORT: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/lab/report", "GET"), Rows::NONE, |admin, query| Box::pin(admin.lab_report(query)));
+const LAB_EVENTS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/lab/events", "GET"), Rows::NONE, |admin, query| Box::pin(admin.lab_events(query)));
+const LAB_COMPARE: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/lab/compare", "GET"), Rows::NONE, |admin, query| Box::pin(admin.lab_compare(query)));
+const LAB_DELETE: AdminEndpoint =
+    change(Endpoint::new("/v1/admin/lab/delete", "POST"), |admin, body| Box::pin(admin.lab_delete(body)));
 const FOLLOW: AdminEndpoint =
     change(Endpoint::new("/v1/admin/follow", "POST"), |admin, body| Box::pin(admin.follow(body)));
 

@@ -121,6 +121,7 @@ fn schema() -> Table {
         keys_max: Some(0),
         roster: Some(false),
         roster_grace: Some(std::time::Duration::ZERO),
+        own_keys: Some(false),
         anonymous: Vec::new(),
         hooks: crate::hooks::NamespaceConfig {
             subscribe: Some(String::new()),

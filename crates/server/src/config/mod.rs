@@ -13,7 +13,6 @@ pub use shown::{Setting, Shown};
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
-use millrace_carcare::FLEET;
 use millrace_protocol::ChannelName;
 use millrace_transport::{
     Network,
@@ -41,6 +40,7 @@ pub struct Config {
     pub rooms: millrace_conference::RoomsConfig,
     pub turn: crate::turn::Config,
     pub race: millrace_race::Config,
+    pub lab: crate::lab::Config,
     pub engine: Engine,
     pub history: millrace_engine::HistoryConfig,
     pub hooks: crate::hooks::Config,
@@ -271,6 +271,9 @@ impl Config {
                 "must be `auto` or `off` behind a proxy: the lanes pass headers that only the proxy may set",
             );
         }
+        if let Err((key, what)) = self.lab.check() {
+            return bad(key, what);
+        }
         match self.admin.listen.parse::<SocketAddr>() {
             Err(_) if !self.admin.listen.is_empty() => {
                 return bad("admin.listen", "must be HOST:PORT, for example `127.0.0.1:8082`, or empty");
@@ -338,14 +341,10 @@ impl Config {
     }
 
     pub fn engine(&self) -> millrace_engine::Config {
-        let own = |(name, own): (&String, &Namespace)| (name.clone(), own.history(self.history));
-        let mut namespaces: BTreeMap<_, _> = self.namespaces.iter().map(own).collect();
-        // CarCare's list of cars is a keyed state, unless the operator has decided otherwise.
-        let is_state = self.namespaces.get(FLEET).and_then(|own| own.state).unwrap_or(true);
-        namespaces.entry(FLEET.into()).or_insert(self.history).state = is_state;
+        let history = |(name, own): (String, Namespace)| (name, own.history(self.history));
         millrace_engine::Config {
             history: self.history,
-            namespaces,
+            namespaces: self.all_namespaces().into_iter().map(history).collect(),
             internal: millrace_engine::HistoryConfig {
                 count_max: self.auth.revoked_max,
                 bytes_max: INTERNAL_BYTES_MAX,
@@ -366,6 +365,21 @@ impl Config {
             wait: self.engine.wait,
             prefix: self.engine.prefix.clone(),
         }
+    }
+
+    /// Returns the configured namespaces and those of the server's own pages, with the defaults of the latter.
+    fn all_namespaces(&self) -> BTreeMap<String, Namespace> {
+        let mut all = self.namespaces.clone();
+        for name in namespace::OF_PAGES {
+            let own = all.remove(name).unwrap_or_default();
+            all.insert(name.into(), own.with_page_defaults(name, self.history));
+        }
+        all
+    }
+
+    /// Returns the namespaces in which a key with a subject belongs to this subject.
+    pub fn own_keys(&self) -> Vec<String> {
+        self.all_namespaces().into_iter().filter(|(_, own)| own.own_keys == Some(true)).map(|(name, _)| name).collect()
     }
 
     /// Returns the settings of `[hooks]` that apply to webhooks, too.
@@ -485,6 +499,31 @@ mod tests {
         assert_eq!(ms(Drain { per_s_max: 0, ..drain.clone() }, 1_000_000), 2000);
         let long = Drain { window: Duration::from_secs(60), announce: Duration::from_secs(5), ..drain };
         assert_eq!((ms(long.clone(), 5), long.longest().as_secs()), (60_000, 65));
+    }
+
+    #[test]
+    fn pages_have_namespaces_that_an_operator_can_override() {
+        let channel = |name: &str| ChannelName::parse(name).unwrap();
+        let config = Config::default();
+        let (engine, all) = (config.engine(), config.history);
+        let (chat, lists) = (engine.of(&channel("chat/lobby")), engine.of(&channel("chat-lists/channels")));
+        assert!(
+            engine.of(&channel("fleet")).state && lists.state && !chat.state && !engine.of(&channel("cars/1")).state
+        );
+        assert_eq!((chat.age_max, lists.age_max, lists.keys_max), (7 * DAY, all.age_max, 1_000));
+        assert_eq!((chat.count_max, chat.bytes_max), (all.count_max, all.bytes_max));
+        assert_eq!(config.own_keys(), ["chat", "chat-lists"]);
+
+        let own = "[namespaces.chat]\nage_max = \"1m\"\nown_keys = false\n[namespaces.orders]\nown_keys = true\n\
+                   [namespaces.chat-lists]\nkeys_max = 5\nstate = false\n[namespaces.fleet]\ncount_max = 3";
+        let config: Config = toml::from_str(own).unwrap();
+        let engine = config.engine();
+        let lists = engine.of(&channel("chat-lists/channels"));
+        assert_eq!(engine.of(&channel("chat/lobby")).age_max.as_secs(), 60);
+        assert_eq!((lists.keys_max, lists.state), (5, false));
+        let fleet = engine.of(&channel("fleet"));
+        assert_eq!((fleet.state, fleet.count_max), (true, 3));
+        assert_eq!(config.own_keys(), ["chat-lists", "orders"]);
     }
 
     #[test]

@@ -1,8 +1,22 @@
 use std::time::Duration;
 
+use millrace_carcare::FLEET;
 use millrace_engine::HistoryConfig;
 use millrace_protocol::Permission;
 use serde::{Deserialize, Serialize};
+
+/// Namespaces of the page `/chat`: the messages of its channels, and the lists of its channels and members.
+pub(super) const CHAT: &str = "chat";
+pub(super) const CHAT_LISTS: &str = "chat-lists";
+
+/// Namespaces that pages of the server use. They have defaults of their own.
+pub(super) const OF_PAGES: [&str; 3] = [FLEET, CHAT, CHAT_LISTS];
+
+/// Time for which messages of `/chat` stay in history.
+const CHAT_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Maximum number of channels of `/chat`, and of members of one of them.
+const CHAT_KEYS_MAX: usize = 1_000;
 
 /// Overrides for the channels of one first level. `None` keeps the value of `[history]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -18,6 +32,8 @@ pub struct Namespace {
     pub roster: Option<bool>,
     #[serde(with = "humantime_serde")]
     pub roster_grace: Option<Duration>,
+    /// True: a key `SUBJECT/ID` can be published by the client with this subject only.
+    pub own_keys: Option<bool>,
     /// Permissions without a token.
     pub anonymous: Vec<Permission>,
     #[serde(skip_serializing_if = "is_default")]
@@ -31,6 +47,24 @@ fn is_default<T: Default + PartialEq>(section: &T) -> bool {
 }
 
 impl Namespace {
+    /// Fills in the defaults of a namespace that a page of the server uses, where the operator has set nothing.
+    pub(super) fn with_page_defaults(mut self, name: &str, all: HistoryConfig) -> Self {
+        match name {
+            FLEET => self.state = self.state.or(Some(true)),
+            CHAT => {
+                self.age_max = self.age_max.or(Some(all.age_max.max(CHAT_AGE)));
+                self.own_keys = self.own_keys.or(Some(true));
+            }
+            CHAT_LISTS => {
+                self.state = self.state.or(Some(true));
+                self.keys_max = self.keys_max.or(Some(all.keys_max.min(CHAT_KEYS_MAX)));
+                self.own_keys = self.own_keys.or(Some(true));
+            }
+            _ => {}
+        }
+        self
+    }
+
     pub fn history(&self, all: HistoryConfig) -> HistoryConfig {
         HistoryConfig {
             count_max: self.count_max.unwrap_or(all.count_max),

@@ -22,12 +22,14 @@ use tokio::sync::mpsc;
 use super::bind::{Sockets, urls};
 use crate::{
     Config,
+    admin::Events,
     auth::Auth,
+    lab::Lab,
     metrics::{NodeMetrics, ShardMetrics},
     pages::Site,
     secure,
     tls::Tls,
-    upgrade::{Seed, Takeover},
+    upgrade::{self, Seed, Takeover},
     webhooks::ListEvents,
 };
 
@@ -40,6 +42,7 @@ pub struct Services {
     /// One per shard.
     pub metrics: Vec<ShardMetrics>,
     pub ready: Arc<AtomicBool>,
+    pub events: Arc<Events>,
     pub limits: Arc<Limits>,
     pub site: Arc<Site>,
     pub tickets: Arc<TicketKey>,
@@ -47,6 +50,8 @@ pub struct Services {
     pub access: Arc<Access>,
     pub hooks: Option<Arc<Hooks>>,
     pub webhooks: Option<Arc<Webhooks>>,
+    /// The lab, if the configuration allows it.
+    pub lab: Option<Arc<Lab>>,
     /// Name of this node, new at every start.
     pub node: String,
     /// The lists that the nodes keep, if any.
@@ -117,8 +122,10 @@ pub fn build(
         trusts_own_pages: secure::is_open(config),
         behind_proxy: config.server.behind_proxy,
         is_https: tls.is_some() && !config.server.behind_proxy,
+        own_keys: config.own_keys(),
     });
     site.presence.clone_from(&presence);
+    let lab = lab(config, &engine);
     let site = Arc::new(site);
     Ok(Services {
         router,
@@ -126,6 +133,7 @@ pub fn build(
         local,
         metrics,
         ready,
+        events: Arc::default(),
         limits,
         site,
         tickets,
@@ -133,6 +141,7 @@ pub fn build(
         access,
         hooks,
         webhooks,
+        lab,
         node,
         presence,
         race,
@@ -146,6 +155,12 @@ fn race(config: &Config, sockets: &Sockets) -> io::Result<Option<(Arc<Race>, mps
     let datagrams = sockets.rtc.iter().map(RtcPort::address).collect::<io::Result<_>>()?;
     let (race, openings) = Race::new(Target { address: sockets.address, datagrams }, control);
     Ok(Some((Arc::new(race), openings)))
+}
+
+/// Creates the lab, if the configuration allows it, and the path of this program is known.
+fn lab(config: &Config, engine: &Arc<dyn Engine>) -> Option<Arc<Lab>> {
+    let program = upgrade::program().filter(|_| config.lab.is_on(secure::is_open(config)))?;
+    Some(Lab::new(&config.lab, program, engine.clone(), config.limits.memory_bytes_max as u64))
 }
 
 /// Returns the name of this node: the engine's, or a random one.

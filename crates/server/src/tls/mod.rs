@@ -5,7 +5,7 @@ mod config;
 pub mod dev;
 mod files;
 mod state;
-mod storage;
+pub(crate) mod storage;
 
 pub use config::{ClientAuth, Config, Source};
 

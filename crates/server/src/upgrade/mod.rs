@@ -27,6 +27,7 @@ pub use control::{ControlError, Progress, Target, running, upgrade};
 pub(crate) use control::{ControlSocket, Order};
 pub(crate) use messages::Seed;
 pub(crate) use new_process::Takeover;
+pub(crate) use old_process::program;
 pub(crate) use old_process::{Handed, UpgradeError, hand_over, remember_program};
 pub(crate) use sockets::{Opener, SocketSet};
 pub(crate) use systemd::notify_serving;

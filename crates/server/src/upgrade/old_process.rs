@@ -36,6 +36,11 @@ pub fn remember_program() {
     LazyLock::force(&PROGRAM);
 }
 
+/// Returns the path of the program, if it is known.
+pub fn program() -> Option<PathBuf> {
+    PROGRAM.clone()
+}
+
 /// Reasons why an upgrade failed. The old process serves as before.
 #[derive(Debug, thiserror::Error)]
 pub enum UpgradeError {

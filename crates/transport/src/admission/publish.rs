@@ -118,8 +118,8 @@ impl PublishTarget {
 
 /// Publishes, if the publication may enter. `bytes_max` is the maximum payload size.
 ///
-/// Errors: `too_large`; those of [`Publisher::take_quota`]; those of [`Hooks::publish`]; `congested`; those of the
-/// engine.
+/// Errors: those of [`Access::check_key_owner`](super::access::Access::check_key_owner); `too_large`; those of
+/// [`Publisher::take_quota`]; those of [`Hooks::publish`]; `congested`; those of the engine.
 pub fn publish<'a, S: Sockets>(
     shard: &'a Rc<Shard<S>>,
     publisher: &'a (impl Publisher + ?Sized),
@@ -128,11 +128,19 @@ pub fn publish<'a, S: Sockets>(
     publication: NewPublication,
 ) -> Publishing<'a> {
     let bytes = publication.data.len();
-    if let Err(error) = check_size(bytes_max, bytes).and_then(|()| publisher.take_quota(bytes)) {
+    let admission = publisher.admission();
+    let checked = admission
+        .map_or(Ok(()), |admission| {
+            let subject = || publisher.client().subject;
+            admission.access.check_key_owner(&target.channel, publication.key.as_deref(), subject)
+        })
+        .and_then(|()| check_size(bytes_max, bytes))
+        .and_then(|()| publisher.take_quota(bytes));
+    if let Err(error) = checked {
         return Publishing::Decided(Answer::now(Err(refused(shard, target, error))));
     }
     let name = target.channel.as_str();
-    let (hooks, events) = match publisher.admission() {
+    let (hooks, events) = match admission {
         Some(admission) => (admission.hooks(Hook::Publish, name), admission.publication_events(name)),
         None => (None, None),
     };

@@ -26,6 +26,7 @@ mod limits;
 mod many;
 mod measured;
 mod openapi;
+mod own_keys;
 mod ranges;
 mod roster;
 mod server;

@@ -25,7 +25,7 @@ promises! {
     patterns_match_a_roster_only_by_its_name,
 }
 
-const SECRET: &str = "a secret of thirty-two bytes or more";
+pub const SECRET: &str = "a secret of thirty-two bytes or more";
 
 fn server() -> Server {
     server_with(|_| {})
@@ -124,7 +124,7 @@ async fn a_reader_on_every_transport_is_a_member() {
     await_members(&server, "chat/all", &Members::new()).await;
 }
 
-fn token(subject: &str, permissions: &[(&str, &str)]) -> String {
+pub fn token(subject: &str, permissions: &[(&str, &str)]) -> String {
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let granted: serde_json::Map<String, Value> =
         permissions.iter().map(|(permission, pattern)| ((*permission).to_owned(), json!([pattern]))).collect();

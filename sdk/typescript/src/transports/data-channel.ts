@@ -49,7 +49,7 @@ function carry(peer: RTCPeerConnection, closePeer: boolean, ...[host, , receive,
       if (session.readyState !== 'open') return lost();
       for (let at = 0, line = `${text}\n`; at < line.length; ) {
         // A surrogate pair is one character and must not be split between messages.
-        const end = at + PIECE - Number(/[\uD800-\uDBFF]/.test(line[at + PIECE - 1] ?? ''));
+        const end = at + PIECE - +/[\uD800-\uDBFF]/.test(line[at + PIECE - 1] ?? '');
         try {
           session.send(line.slice(at, end));
         } catch {

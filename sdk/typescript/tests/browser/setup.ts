@@ -18,7 +18,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
   if (!hasDataChannels) console.warn('skipped: data channels in Firefox: they need an IPv4 address other than loopback, and this machine has none');
   project.provide('hasDataChannels', hasDataChannels);
   // By default, loopback origins are allowed. A list replaces that default.
-  const settings = ['namespaces.list.state=true', ...(isFirefox && udpHost ? [`rtc.listen="${udpHost}:0"`] : [])];
+  const settings = ['namespaces.list.state=true', 'namespaces.club.roster=true', ...(isFirefox && udpHost ? [`rtc.listen="${udpHost}:0"`] : [])];
   const servers = [await startMillrace(settings), await startMillrace(['limits.allowed_origins=["https://app.example"]'])] as const;
   project.provide('millraceUrl', servers[0].url);
   project.provide('closedUrl', servers[1].url);

@@ -1,4 +1,7 @@
-/** Events that `millrace lab run --live=URL` publishes to `lab/live`: `crates/lab/src/report/live.rs`. */
+/**
+ * Events that `millrace lab run --live --to URL`, or the server for its own run, publishes to `lab/live`:
+ * `crates/lab/src/report/live.rs`.
+ */
 
 import type { Load } from '../report/analysis';
 
@@ -31,7 +34,7 @@ export interface Ended {
 }
 
 type Event =
-  | { readonly is: 'announced'; readonly command: string }
+  | { readonly is: 'announced'; readonly command: string; readonly scenario?: string; readonly form?: string; readonly id?: string }
   | { readonly is: 'said'; readonly text: string }
   | { readonly is: 'planned'; readonly runs: number; readonly done: number; readonly estimate_s: number }
   | { readonly is: 'begun'; readonly index: number; readonly of: number; readonly label: string; readonly left_s: number }
@@ -44,6 +47,10 @@ export interface Progress {
   readonly stage: 'none' | 'preparing' | 'running' | 'finished';
   /** The command line. */
   readonly command: string;
+  readonly scenario: string;
+  readonly form: string;
+  /** Id of the report, if the server has started the run. */
+  readonly id: string | undefined;
   readonly runs: number;
   readonly index: number;
   readonly label: string;
@@ -58,10 +65,11 @@ export interface Progress {
 /** A second of a run, on the common time axis of all runs. */
 export interface RunSecond extends Second {
   readonly run: number;
+  readonly label: string;
   readonly since_s: number;
 }
 
-export const NO_PROGRESS: Progress = { stage: 'none', command: '', runs: 0, index: 0, label: '', left_s: undefined, seconds: [], ended: [], messages: [] };
+export const NO_PROGRESS: Progress = { stage: 'none', command: '', scenario: '', form: '', id: undefined, runs: 0, index: 0, label: '', left_s: undefined, seconds: [], ended: [], messages: [] };
 
 /** Maximum number of seconds kept. Older ones are in the report. */
 const SECONDS_MAX = 120;
@@ -83,7 +91,7 @@ export function applyEvent(progress: Progress, data: unknown): Progress {
   if (!isEvent(data)) return progress;
   switch (data.is) {
     case 'announced':
-      return { ...NO_PROGRESS, stage: 'preparing', command: data.command };
+      return { ...NO_PROGRESS, stage: 'preparing', command: data.command, scenario: data.scenario ?? '', form: data.form ?? '', id: data.id };
     case 'said':
       return { ...progress, messages: [...progress.messages, data.text].slice(-MESSAGES_MAX) };
     case 'planned':
@@ -91,7 +99,7 @@ export function applyEvent(progress: Progress, data: unknown): Progress {
     case 'begun':
       return { ...progress, stage: 'running', runs: data.of, index: data.index, label: data.label, left_s: data.left_s };
     case 'second':
-      return { ...progress, seconds: [...progress.seconds, { ...data, run: progress.index, since_s: (progress.seconds.at(-1)?.since_s ?? -1) + 1 }].slice(-SECONDS_MAX) };
+      return { ...progress, seconds: [...progress.seconds, { ...data, run: progress.index, label: progress.label, since_s: (progress.seconds.at(-1)?.since_s ?? -1) + 1 }].slice(-SECONDS_MAX) };
     case 'ended':
       return { ...progress, ended: [data, ...progress.ended], index: progress.index + 1 };
     case 'finished':

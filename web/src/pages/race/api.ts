@@ -1,4 +1,5 @@
 /** Requests to the lanes of the server (docs/reference/race.md). */
+import { request } from '../../lib/request';
 
 /** Transports of the lanes, in the server's order. */
 export const LANES = [
@@ -38,30 +39,13 @@ export interface ServerRace {
   readonly lanes: readonly ServerLane[];
 }
 
-/** A refusal by the server. */
-export class Refused extends Error {
-  constructor(
-    readonly status: number,
-    detail: string,
-  ) {
-    super(detail);
-  }
-}
-
 export class Api {
   constructor(readonly token: string | undefined) {}
 
-  lanes = (signal?: AbortSignal): Promise<ServerRace> => this.#send('/v1/race', { ...(signal && { signal }) });
+  lanes = (signal?: AbortSignal): Promise<ServerRace> => request('/v1/race', this.token, { ...(signal && { signal }) });
 
   impair = (lane: LaneName, impairment: Impairment, reset = false): Promise<ServerLane> =>
-    this.#send(`/v1/race/${lane}`, { method: 'POST', body: JSON.stringify({ cut: impairment.cut, delay_ms: impairment.delay_ms, rate_kbit_s: impairment.rate_kbit_s, reset }) });
-
-  async #send<T>(path: string, init: RequestInit): Promise<T> {
-    const response = await fetch(path, { ...init, cache: 'no-store', ...(this.token !== undefined && { headers: { Authorization: `Bearer ${this.token}` } }) });
-    const answer = (await response.json()) as T & { detail?: string };
-    if (!response.ok) throw new Refused(response.status, answer.detail ?? `${path} returned status ${response.status}`);
-    return answer;
-  }
+    request(`/v1/race/${lane}`, this.token, { method: 'POST', body: JSON.stringify({ cut: impairment.cut, delay_ms: impairment.delay_ms, rate_kbit_s: impairment.rate_kbit_s, reset }) });
 }
 
 /**

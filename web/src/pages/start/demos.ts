@@ -6,6 +6,11 @@ export const DEMOS = [
     description: 'A live map of cars. Switch the transport while they drive: no message is lost.',
   },
   {
+    path: '/chat',
+    name: 'Chat',
+    description: 'Channels, history, members. Messages written offline are sent once, in order.',
+  },
+  {
     path: '/race',
     name: 'Race',
     description: 'The same ticks over seven transports. Cut, delay or throttle one.',

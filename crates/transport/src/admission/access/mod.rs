@@ -15,10 +15,10 @@ mod credential;
 mod origin;
 mod settings;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use http::request::Parts;
-use millrace_protocol::{Code, Error, Grant, Holder};
+use millrace_protocol::{ChannelName, Code, Error, Grant, Holder};
 
 pub use authority::{AllowAll, Authority, Verdict};
 pub use caller::{Caller, unix_s};
@@ -75,6 +75,28 @@ impl Access {
         origin::check_names_host(parts)?;
         origin::check_host(self.hosts.as_deref(), parts)?;
         origin::check(parts, self, allowed_origins)
+    }
+
+    /// Checks that a client does not publish with the key of another one. In the namespaces of `own_keys`, a key
+    /// `SUBJECT/ID` belongs to the client with this subject; a key without `/` belongs to no client.
+    ///
+    /// Errors: [`Code::Forbidden`] if the key belongs to another client.
+    pub(crate) fn check_key_owner(
+        &self,
+        channel: &ChannelName,
+        key: Option<&str>,
+        subject: impl FnOnce() -> Option<Arc<str>>,
+    ) -> Result<(), Error> {
+        let Some((owner, _)) = key.and_then(|key| key.rsplit_once('/')) else { return Ok(()) };
+        let namespace = channel.as_str().split('/').next();
+        if !self.own_keys.iter().any(|name| Some(name.as_str()) == namespace) || subject().as_deref() == Some(owner) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::Forbidden,
+            "the key belongs to another client: in this namespace (`own_keys`), a key `SUBJECT/ID` needs a token with \
+             the subject `SUBJECT`",
+        ))
     }
 
     /// Returns what the requesting page may read of the answer.

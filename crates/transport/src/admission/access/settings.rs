@@ -21,6 +21,8 @@ pub struct Access {
     /// True if this server terminates TLS itself, without a proxy in front of it. Its own pages then always use
     /// `https`, so an `http` page with the same host name is foreign.
     pub is_https: bool,
+    /// Namespaces in which a key `SUBJECT/ID` belongs to the client with this subject.
+    pub own_keys: Vec<String>,
 }
 
 impl From<AllowAll> for Access {
@@ -33,6 +35,7 @@ impl From<AllowAll> for Access {
             trusts_own_pages: false,
             behind_proxy: false,
             is_https: false,
+            own_keys: Vec::new(),
         }
     }
 }

@@ -1,0 +1,16 @@
+// Type tests, which are not run: `npm run check` compiles this file.
+import { ref } from 'vue';
+import { useKeyedState, useLive, useMessages, usePublish } from '@millrace/client/vue';
+
+export function useTypes(id: string | undefined): void {
+  const speed: number | undefined = useLive(`cars/1/telemetry`).value.data?.speed;
+  const all: readonly number[] = useMessages('feed', ref({ max: 5, from: { seconds: 60 } })).value.messages.map(({ data }) => data.n);
+  console.log(speed, all, useLive(() => (id === undefined ? undefined : `cars/${id}/telemetry`)).value.data?.speed);
+  void useKeyedState('fleet').value.set('car', { speed: 1 });
+  // @ts-expect-error no such channel
+  useLive('nope');
+  // @ts-expect-error no such channel
+  useLive(() => 'nope');
+  // @ts-expect-error wrong payload
+  void usePublish('feed').publish({ speed: 1 });
+}
