@@ -161,11 +161,21 @@ pub trait Engine: Send + Sync {
 /// it, so it must not block.
 pub type Answerer = Arc<dyn Fn(String) -> Answer<Option<String>> + Send + Sync>;
 
+/// Answer of another node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeAnswer {
+    /// Name of the node.
+    pub node: String,
+    pub text: String,
+    /// Time from the question to the answer.
+    pub round_trip: Duration,
+}
+
 /// Answers of the other nodes to one question.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeAnswers {
-    /// Names of the nodes with their answers, in order of the names.
-    pub answers: Vec<(String, String)>,
+    /// In order of the names of the nodes.
+    pub answers: Vec<NodeAnswer>,
     /// Names of the live nodes that have not answered in time.
     pub missing: Vec<String>,
 }

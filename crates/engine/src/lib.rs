@@ -30,7 +30,7 @@ mod sqlite;
 pub use answer::Answer;
 pub use config::{Config, HistoryConfig, INTERNAL_LOGS};
 pub use deliver::Deliver;
-pub use engine::{Answerer, ChannelSlot, Engine, Newest, NodeAnswers};
+pub use engine::{Answerer, ChannelSlot, Engine, Newest, NodeAnswer, NodeAnswers};
 pub use local::WithLocal;
 pub use log_rate_limit::LogRateLimit;
 pub use memory::MemoryEngine;

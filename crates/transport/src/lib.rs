@@ -43,7 +43,7 @@ pub use connection::Sockets;
 pub use datagram::{Config as RtcConfig, Port as RtcPort};
 pub use metrics::SocketMetrics;
 pub use millrace_rtc::is_contained;
-pub use route::{Context, Pages, Question, Routes, ShardPort};
+pub use route::{Arrival, Context, Door, Pages, Question, Routes, ShardPort};
 pub use serve::{Listener, RECONNECT_GRACE, bind_udp, serve};
 
 /// A shard whose connections are real sockets.

@@ -120,6 +120,7 @@ async fn run(kind: Kind) {
         let operator = Operator { cluster: &cluster, http: &http, token: &admin };
         connections_are_merged_and_paged(&operator).await;
         channels_have_readers_of_all_nodes(&operator).await;
+        nodes_are_described_on_every_node(&operator).await;
 
         // Every session of ann on every node is notified, and no other.
         let ended = operator.ask(1, "unsubscribe", Some(json!({ "channel": "cars/1", "subject": "ann" }))).await;
@@ -179,6 +180,49 @@ async fn run(kind: Kind) {
         }
         assert_eq!(seen["closed"], 4003);
     }
+    node_is_drained_by_another(&operator).await;
+}
+
+/// Every node shows all nodes, with round trips to the others, what they do, and their threads.
+async fn nodes_are_described_on_every_node(operator: &Operator<'_>) {
+    for node in 0..3 {
+        let nodes = operator.ask(node, "nodes", None).await;
+        let rows = nodes["nodes"].as_array().expect("nodes");
+        let (own, others): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|row| row["is_self"] == true);
+        assert_eq!((own.len(), others.len()), (1, 2), "{nodes}");
+        assert_eq!(own[0]["round_trip_ms"], Value::Null, "{nodes}");
+        assert!(others.iter().all(|row| row["round_trip_ms"].as_f64() > Some(0.0)), "{nodes}");
+        assert!(rows.iter().all(|row| row["engine_round_trip_ms"].as_f64() > Some(0.0)), "{nodes}");
+        assert!(rows.iter().all(|row| row["connections"] == READERS + 1), "{nodes}");
+        let overview = operator.ask(node, "overview", None).await;
+        assert_eq!(overview["nodes"].as_array().map(Vec::len), Some(3), "{overview}");
+        let threads = operator.ask(node, "threads", None).await;
+        let shards = threads["threads"].as_array().expect("threads").iter().filter(|row| row["thread"] == "shard-0");
+        let of: BTreeSet<&str> = shards.flat_map(|row| row["node"].as_str()).collect();
+        assert_eq!(of.len(), 3, "{threads}");
+    }
+}
+
+/// An operator drains a node through another one, whose events then name it.
+async fn node_is_drained_by_another(operator: &Operator<'_>) {
+    let name = operator.ask(2, "nodes", None).await["nodes"]
+        .as_array()
+        .and_then(|rows| rows.iter().find(|row| row["is_self"] == true))
+        .map(|row| row["node"].clone())
+        .expect("its own row");
+    assert_eq!(operator.ask(1, "drain", Some(json!({ "node": name }))).await, json!({ "draining": true }));
+    until("the node has left", BOUND, async || {
+        let events = operator.ask(1, "events", None).await;
+        let events = events["events"].as_array().expect("events");
+        let is_left = |event: &Value| event["kind"] == "node_left" && event["text"].as_str() == Some(&left(&name));
+        events.iter().any(is_left)
+    })
+    .await;
+    assert_eq!(operator.ask(1, "nodes", None).await["nodes"].as_array().map(Vec::len), Some(2));
+}
+
+fn left(node: &Value) -> String {
+    format!("Node {} left", node.as_str().expect("a name"))
 }
 
 async fn connections_are_merged_and_paged(operator: &Operator<'_>) {

@@ -1,5 +1,7 @@
 //! `millrace admin` against a real server, on the client port and on the admin listener.
 
+use serde_json::{Value, json};
+
 use crate::support::{Ended, Process, Server, millrace, run};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
@@ -143,4 +145,41 @@ fn webhook_commands_show_state_and_dead_letters() {
     assert_eq!(webhooks(&["replay", id]).out, "1 dead letter will be sent again\n");
     let unnamed = webhooks(&["replay"]);
     assert!(unnamed.code == Some(2) && unnamed.err.contains("--all"), "{unnamed:?}");
+}
+
+/// Returns the answer of an operator request to the client port.
+fn ask(server: &Server, method: &str, path: &str, body: &str) -> Value {
+    let bearer = format!("Authorization: Bearer {}", token(&["--admin"]));
+    let answer = server.ask(method, &format!("/v1/admin/{path}"), &[&bearer], body);
+    assert_eq!(answer.status, 200, "{path}: {answer:?}");
+    serde_json::from_str(&answer.body).expect("JSON")
+}
+
+#[test]
+fn operator_drains_a_node_or_cancels_its_drain() {
+    let start = |announce: &str| {
+        let announce = format!("drain.announce={announce}");
+        let mut command = millrace(&["serve", "--listen", "127.0.0.1:0", "--set", &announce]);
+        Server::start_from(command.env("MILLRACE_AUTH__SECRET", SECRET))
+    };
+    let drain = |server: &Server, cancel: bool| {
+        let node = ask(server, "GET", "nodes", "")["nodes"][0]["node"].clone();
+        ask(server, "POST", "drain", &json!({ "node": node, "cancel": cancel }).to_string())["draining"].clone()
+    };
+    let server = start("1h");
+    assert_eq!(drain(&server, false), true);
+    server.get_until("/readyz", |answer| answer.status == 503);
+    assert_eq!(ask(&server, "GET", "overview", "")["nodes"][0]["draining"], true);
+    assert_eq!(drain(&server, false), true, "a node that drains already");
+    assert_eq!(drain(&server, true), false);
+    server.get_until("/readyz", |answer| answer.status == 200);
+    let events = ask(&server, "GET", "events", "");
+    let kinds: Vec<&Value> = events["events"].as_array().expect("events").iter().map(|event| &event["kind"]).collect();
+    assert_eq!(kinds, ["drain_cancelled", "drain_began", "started"]);
+
+    let server = start("0s");
+    drain(&server, false);
+    let ended = server.process.finish();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.err.contains("an operator"), "{ended:?}");
 }

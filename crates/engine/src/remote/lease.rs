@@ -41,7 +41,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
     /// Returns the number of subscriptions of a channel on all live nodes.
     pub async fn presence(&self, channel: &ChannelName) -> Result<u32, BrokerError> {
         let elsewhere = self.ask_nodes(channel.as_str(), ANSWERS).await?.answers;
-        let counts = elsewhere.iter().filter_map(|(_, answer)| answer.parse::<u32>().ok());
+        let counts = elsewhere.iter().filter_map(|answer| answer.text.parse::<u32>().ok());
         Ok(counts.fold(self.local.deliver.readers(channel), u32::saturating_add))
     }
 

@@ -11,11 +11,11 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use millrace_protocol::ChannelName;
 use tokio::{
     sync::mpsc::{Sender, channel as bounded},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use super::broker::{Broker, BrokerError};
-use crate::{Answerer, NodeAnswers};
+use crate::{Answerer, NodeAnswer, NodeAnswers};
 
 /// Maximum number of queued questions. Further questions are not answered.
 const QUESTIONS_MAX: usize = 1000;
@@ -138,13 +138,14 @@ impl Questions {
         let (sender, mut incoming) = bounded(ANSWERS_MAX);
         lock(&self.asked).insert(number, sender);
         let _forget = Forget(self, number);
+        let began = Instant::now();
         broker.send(None, &format!("ask {number} {node} {text}")).await?;
         let all = async {
             while !nodes.is_empty()
-                && let Some((node, answer)) = incoming.recv().await
+                && let Some((node, text)) = incoming.recv().await
             {
                 if nodes.remove(&node) {
-                    answers.push((node, answer));
+                    answers.push(NodeAnswer { node, text, round_trip: began.elapsed() });
                 }
             }
         };

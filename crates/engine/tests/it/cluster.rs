@@ -290,6 +290,7 @@ fn questions_reach_every_live_node_and_name_the_missing() {
         let question = format!("{{\"a\": \"{}\"}}", "x y".repeat(100_000));
         assert!(until(SOON, || ask("{x}", 1000).answers.len() == 2));
         let NodeAnswers { answers, missing } = ask(&question, 5000);
+        let answers: Vec<(String, String)> = answers.into_iter().map(|answer| (answer.node, answer.text)).collect();
         let mut expected =
             [(names[1].clone(), format!("two {question}")), (names[2].clone(), format!("three {question}"))];
         expected.sort();

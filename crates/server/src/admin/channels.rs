@@ -34,7 +34,7 @@ impl Admin {
         names.truncate(limit);
         let question = NodeQuestion::Readers { channels: names.iter().map(ToString::to_string).collect() };
         let (readers, rows) = tokio::join!(self.gather(&question), self.rows(&names));
-        let (Gathered { answers, missing }, mut rows) = (readers?, rows?);
+        let (Gathered { answers, missing, .. }, mut rows) = (readers?, rows?);
         for (_, answer) in answers {
             let counts = answer["readers"].as_array().into_iter().flatten();
             for (row, count) in rows.iter_mut().zip(counts) {
@@ -56,7 +56,7 @@ impl Admin {
             self.engine.page(&channel, Since::Earliest, Policy::Every, PageLimit { count: 1, bytes: 1 }),
             self.engine.newest(&channel),
         );
-        let Gathered { answers, missing } = readers?;
+        let Gathered { answers, missing, .. } = readers?;
         let readers = answers.iter().filter_map(|(_, answer)| answer["readers"][0].as_u64()).sum::<u64>();
         let history = self.config.borrow().config.engine().of(&channel);
         let (oldest, newest) = (oldest?, newest?);

@@ -42,7 +42,7 @@ impl Admin {
             }
         }
         let sort = (order != ConnectionOrder::Id).then_some(order);
-        let Gathered { answers, missing } =
+        let Gathered { answers, missing, .. } =
             self.gather(&NodeQuestion::Connections { filter, after, limit, sort }).await?;
         let (mut connections, mut more, mut total) = (Vec::new(), false, 0);
         for (_, mut answer) in answers {
@@ -68,7 +68,7 @@ impl Admin {
     pub async fn slow(&self, query: &str) -> Result<Value, Error> {
         let query = Query::parse_text(query, &["limit"], &[])?;
         let limit = limit(&query)?;
-        let Gathered { answers, missing } = self.gather(&NodeQuestion::Slow { limit }).await?;
+        let Gathered { answers, missing, .. } = self.gather(&NodeQuestion::Slow { limit }).await?;
         let (mut readers, mut total) = (Vec::new(), 0);
         for (_, mut answer) in answers {
             total += answer["total"].as_u64().unwrap_or(0);

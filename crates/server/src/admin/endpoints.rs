@@ -13,6 +13,10 @@ pub const FOLDER: &str = "/v1/admin/";
 pub const ENDPOINTS: &[&AdminEndpoint] = &[
     &OVERVIEW,
     &SAMPLES,
+    &EVENTS,
+    &THREADS,
+    &NODES,
+    &DRAIN,
     &CHANNELS,
     &CHANNEL,
     &TAIL,
@@ -38,6 +42,20 @@ const OVERVIEW: AdminEndpoint =
     });
 const SAMPLES: AdminEndpoint =
     view(Endpoint::new("/v1/admin/samples", "GET"), Rows::NONE, |admin, query| Box::pin(admin.samples(query)));
+const EVENTS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/events", "GET"), Rows::of("events", &["id"]), |admin, query| {
+        Box::pin(admin.events(query))
+    });
+const THREADS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/threads", "GET"), Rows::of("threads", &["node", "thread"]), |admin, query| {
+        Box::pin(admin.threads(query))
+    });
+const NODES: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/nodes", "GET"), Rows::of("nodes", &["node"]), |admin, query| {
+        Box::pin(admin.nodes(query))
+    });
+const DRAIN: AdminEndpoint =
+    change(Endpoint::new("/v1/admin/drain", "POST"), |admin, body| Box::pin(admin.drain(body)));
 const CHANNELS: AdminEndpoint =
     view(Endpoint::new("/v1/admin/channels", "GET"), Rows::of("channels", &["channel"]), |admin, query| {
         Box::pin(admin.channels(query))

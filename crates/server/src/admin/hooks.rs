@@ -12,7 +12,7 @@ impl Admin {
     /// Returns the state of the hooks on each node: one row per hook and URL.
     pub async fn hooks_of_nodes(&self, query: &str) -> Result<Value, Error> {
         no_parameters(query)?;
-        let Gathered { answers, missing } = self.gather(&NodeQuestion::Hooks {}).await?;
+        let Gathered { answers, missing, .. } = self.gather(&NodeQuestion::Hooks {}).await?;
         let mut hooks = Vec::new();
         for (node, mut answer) in answers {
             let Some(Value::Array(of_node)) = answer.get_mut("hooks").map(Value::take) else { continue };

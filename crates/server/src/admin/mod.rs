@@ -1,10 +1,10 @@
 //! Operator requests: channels, connections, disconnects, ended subscriptions, revocations, refreshes, settings.
 //!
 //! There is one implementation with two doors: the admin listener, which requires `admin.token`, and the client port,
-//! which requires a token or an API key with `admin`. Both run on the thread of [`thread`], so that the shards stay
-//! free. Requests are effective on the whole cluster; see [`nodes`].
+//! which requires a token or an API key with `admin`, or a page of an open server on loopback. Both run on the thread
+//! of [`thread`], so that the shards stay free. Requests are effective on the whole cluster; see [`nodes`].
 //!
-//! - [`doors`]: who may send requests
+//! - [`doors`]: who may send requests; [`token`]: the token of the admin listener
 //! - [`endpoints`]: the list of requests, with the function and the rows of each
 //! - [`requests`]: answers requests
 //! - [`channels`]: the list of channels, and the state of one
@@ -16,7 +16,8 @@
 //! - [`filter`]: selects connections
 //! - [`follow`]: repeats a request and publishes its answer, row by row
 //! - [`counters`], [`recorder`]: the counters of this node, and their samples once per second
-//! - [`overview`]: what each node does
+//! - [`overview`]: what each node does; [`threads`]: what each thread does
+//! - [`cluster`]: the nodes and their drain; [`events`]: what happened to them
 //! - [`nodes`]: questions to all nodes, and the answers of this node
 //! - [`revocations`]: revocations that outlive the node
 //! - [`webhooks`]: state of the webhooks, and their dead letters
@@ -24,10 +25,12 @@
 //! Source: docs/reference/admin.md.
 
 mod channels;
+mod cluster;
 mod connections;
 mod counters;
 mod doors;
 mod endpoints;
+mod events;
 mod filter;
 mod follow;
 mod hooks;
@@ -40,6 +43,8 @@ mod revocations;
 mod rooms;
 mod settings;
 mod thread;
+mod threads;
+mod token;
 mod webhooks;
 
 use std::{cell::RefCell, sync::Arc};
@@ -48,27 +53,29 @@ use millrace_conference::Question as RoomQuestion;
 use millrace_engine::{Engine, WithLocal};
 use millrace_hooks::Hooks;
 use millrace_node::Router;
-use millrace_transport::Question;
+use millrace_transport::{Arrival, Question};
 use millrace_webhooks::Webhooks;
 use tokio::sync::{mpsc, watch};
 
+pub use cluster::DrainState;
 pub use doors::AdminRoutes;
 pub use endpoints::ENDPOINTS;
+pub use events::{EventKind, Events};
 pub use follow::Follows;
 pub use recorder::Recorder;
 pub use thread::{Jobs, run};
+pub use threads::CpuTimes;
+pub use token::AdminToken;
 
-use crate::{
-    auth::Auth,
-    config::{Secret, Shown},
-    pages::Site,
-};
+use crate::{auth::Auth, config::Shown, pages::Site};
 use publications::Tails;
 
 /// Everything that operator requests use.
 pub struct Admin {
-    /// Token of the admin listener; empty without a listener.
-    pub token: Secret,
+    /// Token of the admin listener; no token is valid without a listener.
+    pub token: AdminToken,
+    /// Queue of connections that a shard serves.
+    pub arrivals: mpsc::Sender<Arrival>,
     pub site: Arc<Site>,
     pub auth: Arc<Auth>,
     pub engine: Arc<dyn Engine>,
@@ -76,6 +83,10 @@ pub struct Admin {
     pub local: Arc<WithLocal<Router>>,
     pub follows: Follows,
     pub recorder: RefCell<Recorder>,
+    pub cpu_times: RefCell<CpuTimes>,
+    pub events: Arc<Events>,
+    /// Drains this node, or cancels its drain.
+    pub drain: watch::Sender<DrainState>,
     /// The webhooks to the app's back end, if they are configured.
     pub webhooks: Option<Arc<Webhooks>>,
     pub router: Arc<Router>,

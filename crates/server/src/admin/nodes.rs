@@ -1,6 +1,6 @@
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
-use millrace_engine::Deliver as _;
+use millrace_engine::{Deliver as _, NodeAnswer};
 use millrace_protocol::{ChannelName, Code, Error, session::Target};
 use millrace_transport::{
     Context, Question,
@@ -66,6 +66,17 @@ pub enum NodeQuestion {
     },
     /// Asks for the row of the node in the overview.
     Overview {},
+    /// Asks for the row of the node in the list of nodes.
+    Node {},
+    /// Asks for the threads of the node.
+    Threads {},
+    /// Asks for the newest events of the node.
+    Events {},
+    /// Drains the node with this name, or cancels its drain. Other nodes do nothing.
+    Drain {
+        node: String,
+        cancel: bool,
+    },
     /// Asks for the state of the webhooks.
     Webhooks {},
     /// Reports channels with new events, which one of the nodes sends; see `millrace_webhooks`.
@@ -79,6 +90,8 @@ pub struct Gathered {
     pub answers: Vec<(String, Value)>,
     /// Live nodes that have not answered in time, or do not know the question.
     pub missing: Vec<String>,
+    /// Times from the question to the answer of each other node.
+    pub round_trips: HashMap<String, Duration>,
 }
 
 impl Gathered {
@@ -103,13 +116,15 @@ impl Admin {
     pub async fn gather(&self, question: &NodeQuestion) -> Result<Gathered, Error> {
         let text = serde_json::to_string(question).map_err(|error| Error::new(Code::Internal, error.to_string()))?;
         let (own, others) = tokio::join!(self.answer_question(question), self.engine.ask_nodes(&text, NODES));
-        let mut gathered = Gathered { answers: vec![(self.node.clone(), own?)], missing: Vec::new() };
+        let answers = vec![(self.node.clone(), own?)];
+        let mut gathered = Gathered { answers, missing: Vec::new(), round_trips: HashMap::new() };
         match others {
             Ok(others) => {
                 gathered.missing = others.missing;
-                for (node, answer) in others.answers {
-                    match serde_json::from_str::<Value>(&answer) {
+                for NodeAnswer { node, text, round_trip } in others.answers {
+                    match serde_json::from_str::<Value>(&text) {
                         Ok(answer) if answer.is_object() && answer.get("error").is_none() => {
+                            gathered.round_trips.insert(node.clone(), round_trip);
                             gathered.answers.push((node, answer));
                         }
                         _ => gathered.missing.push(node),
@@ -169,6 +184,10 @@ impl Admin {
                 Ok(json!({ "readers": readers.collect::<Result<Vec<u32>, Error>>()? }))
             }
             NodeQuestion::Overview {} => Ok(self.own_overview()),
+            NodeQuestion::Node {} => Ok(self.own_node().await),
+            NodeQuestion::Threads {} => Ok(self.own_threads()),
+            NodeQuestion::Events {} => Ok(self.own_events()),
+            NodeQuestion::Drain { node, cancel } => Ok(self.drain_own(node, *cancel)),
             NodeQuestion::Webhooks {} => Ok(json!(self.configured_webhooks()?.status())),
             NodeQuestion::WebhooksChanged { channels } => {
                 if let Some(webhooks) = &self.webhooks {
@@ -255,6 +274,10 @@ mod tests {
             ),
             (NodeQuestion::Readers { channels: vec!["a".into()] }, r#"{"readers":{"channels":["a"]}}"#),
             (NodeQuestion::Overview {}, r#"{"overview":{}}"#),
+            (NodeQuestion::Node {}, r#"{"node":{}}"#),
+            (NodeQuestion::Threads {}, r#"{"threads":{}}"#),
+            (NodeQuestion::Events {}, r#"{"events":{}}"#),
+            (NodeQuestion::Drain { node: "ab".into(), cancel: false }, r#"{"drain":{"node":"ab","cancel":false}}"#),
             (NodeQuestion::Webhooks {}, r#"{"webhooks":{}}"#),
             (
                 NodeQuestion::WebhooksChanged { channels: vec!["a".into()] },

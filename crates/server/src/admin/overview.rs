@@ -16,7 +16,7 @@ impl Admin {
     /// Returns the overview of all nodes: `{"nodes": [..]}`.
     pub async fn overview(&self, query: &str) -> Result<Value, Error> {
         no_parameters(query)?;
-        let Gathered { answers, missing } = self.gather(&NodeQuestion::Overview {}).await?;
+        let Gathered { answers, missing, .. } = self.gather(&NodeQuestion::Overview {}).await?;
         let rows: Vec<Value> = answers.into_iter().map(|(node, row)| self.row_of(node, row)).collect();
         Ok(Gathered::with_missing(missing, json!({ "nodes": rows })))
     }

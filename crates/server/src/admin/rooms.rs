@@ -25,7 +25,7 @@ impl Admin {
             return self.room(room).await;
         }
         let (after, limit) = (text("after"), limit(&query)?);
-        let Gathered { answers, missing } = self.gather(&NodeQuestion::Rooms { room: None, after, limit }).await?;
+        let Gathered { answers, missing, .. } = self.gather(&NodeQuestion::Rooms { room: None, after, limit }).await?;
         let (mut rooms, mut more, mut total) = (Vec::new(), false, 0);
         for (_, mut answer) in answers {
             total += answer["total"].as_u64().unwrap_or(0);
@@ -44,7 +44,7 @@ impl Admin {
     /// Describes a room, on every node that has one with this name.
     async fn room(&self, room: String) -> Result<Value, Error> {
         let question = NodeQuestion::Rooms { room: Some(room), after: None, limit: 1 };
-        let Gathered { answers, missing } = self.gather(&question).await?;
+        let Gathered { answers, missing, .. } = self.gather(&question).await?;
         let mut rooms = Vec::new();
         for (_, mut answer) in answers {
             if let Some(Value::Array(of_node)) = answer.get_mut("rooms").map(Value::take) {

@@ -79,11 +79,15 @@ pub fn run(
     runtime.block_on(async move {
         let listener = listener.map(TcpListener::from_std).transpose()?;
         if let Some(listener) = listener {
-            let admin = admin.clone();
-            let serving = millrace_transport::admin::serve(listener, move |parts, body| {
-                let admin = admin.clone();
+            let answering = admin.clone();
+            let answer = move |parts, body| {
+                let admin = answering.clone();
                 async move { admin.answer(parts, body).await }
-            });
+            };
+            let arrivals = admin.arrivals.clone();
+            // A connection that the shard has no time for is closed.
+            let hand_over = move |arrival| drop(arrivals.try_send(arrival));
+            let serving = millrace_transport::admin::serve(listener, answer, hand_over);
             spawn_local(async move {
                 tokio::select! {
                     () = serving => {}
@@ -92,6 +96,7 @@ pub fn run(
             });
         }
         spawn_local(admin.clone().record());
+        spawn_local(admin.clone().watch_state());
         let following = admin.clone();
         spawn_local(async move { following.follow_revocations(|| _ = read.send(())).await });
         let handle = async {

@@ -32,7 +32,7 @@ impl Admin {
     /// Returns the state of the webhooks on each node.
     pub async fn webhooks_of_nodes(&self, query: &str) -> Result<Value, Error> {
         no_parameters(query)?;
-        let Gathered { answers, missing } = self.gather(&NodeQuestion::Webhooks {}).await?;
+        let Gathered { answers, missing, .. } = self.gather(&NodeQuestion::Webhooks {}).await?;
         let of_node = |(node, mut answer): (String, Value)| {
             answer["node"] = node.into();
             answer

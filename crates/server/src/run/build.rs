@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use super::bind::{Sockets, urls};
 use crate::{
     Config,
+    admin::Events,
     auth::Auth,
     metrics::{NodeMetrics, ShardMetrics},
     pages::Site,
@@ -40,6 +41,7 @@ pub struct Services {
     /// One per shard.
     pub metrics: Vec<ShardMetrics>,
     pub ready: Arc<AtomicBool>,
+    pub events: Arc<Events>,
     pub limits: Arc<Limits>,
     pub site: Arc<Site>,
     pub tickets: Arc<TicketKey>,
@@ -126,6 +128,7 @@ pub fn build(
         local,
         metrics,
         ready,
+        events: Arc::default(),
         limits,
         site,
         tickets,

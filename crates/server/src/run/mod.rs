@@ -25,10 +25,14 @@ use millrace_hooks::Hooks;
 use millrace_presence::Presence;
 use millrace_transport::{Drain, RECONNECT_GRACE, access::unix_s};
 use millrace_webhooks::Webhooks;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
 
 use crate::{
     Config,
+    admin::{DrainState, EventKind, Events},
     auth::Auth,
     config::{Shown, Sources},
     memory,
@@ -45,6 +49,16 @@ use spawn::{Threads, spawn};
 /// Time for the last frames to leave after the drain's window.
 const LAST_FRAMES: Duration = Duration::from_millis(300);
 
+/// Reason why a server ends.
+enum Ending {
+    /// Another process has taken over.
+    HandedOver,
+    /// A signal asks for a drain.
+    Signal,
+    /// An operator's drain was announced long enough.
+    Announced,
+}
+
 /// A running server.
 pub struct Running {
     pub address: SocketAddr,
@@ -52,6 +66,7 @@ pub struct Running {
     pub admin: Option<SocketAddr>,
     threads: Threads,
     ready: Arc<AtomicBool>,
+    events: Arc<Events>,
     tls: Option<Tls>,
     engine: Arc<dyn Engine>,
     metrics: Vec<ShardMetrics>,
@@ -125,14 +140,19 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
         );
     }
     let shards = services.metrics.len();
+    let engine_name = millrace_engine::engine_name(&config.engine.url);
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
-    let Services { ready, engine, metrics, auth, hooks, webhooks, presence, .. } = services;
+    let version = env!("CARGO_PKG_VERSION");
+    let started = format!("Started: version {version}, {shards} shards, engine {engine_name}");
+    services.events.add(EventKind::Started, started);
+    let Services { ready, events, engine, metrics, auth, hooks, webhooks, presence, .. } = services;
     let handed = Some(Arc::new(handed));
     Ok(Running {
         address,
         admin,
         threads,
         ready,
+        events,
         tls,
         engine,
         metrics,
@@ -194,6 +214,7 @@ impl Running {
         self.threads.controls.shown.send_replace(Shown::new(&apportioned, self.from.clone()));
         self.threads.controls.limits.send_replace(apportioned.limits);
         tracing::info!("configuration reloaded");
+        self.events.add(EventKind::Reloaded, "The configuration was reloaded");
     }
 
     /// Sets the sources of the values of the configuration, which operators see.
@@ -206,15 +227,52 @@ impl Running {
     /// Drains: reports not ready, asks readers to move, closes each a little later, then stops all threads. Bounded by
     /// [`config::Drain::longest`](crate::config::Drain::longest).
     pub async fn drain(self) {
-        tracing::info!("draining");
-        self.ready.store(false, Relaxed);
+        self.threads.controls.drain.send_replace(DrainState::Moving);
+        self.begin_drain("a signal");
         tokio::time::sleep(self.config.drain.announce).await;
         self.move_readers().await;
+    }
+
+    /// Reports that this node is not ready for new readers.
+    fn begin_drain(&self, cause: &str) {
+        tracing::info!(cause, "draining");
+        self.events.add(EventKind::DrainBegan, format!("The drain began, by {cause}"));
+        self.ready.store(false, Relaxed);
+    }
+
+    /// Follows an operator who drains this node or cancels the drain. Returns the time at which the readers are asked
+    /// to move.
+    fn follow_drain(&self, state: DrainState) -> Option<Instant> {
+        match state {
+            DrainState::Serving => {
+                tracing::info!("drain cancelled");
+                self.events.add(EventKind::DrainCancelled, "An operator cancelled the drain");
+                self.ready.store(true, Relaxed);
+                None
+            }
+            DrainState::Announced => {
+                self.begin_drain("an operator");
+                Some(Instant::now() + self.config.drain.announce)
+            }
+            DrainState::Moving => None,
+        }
+    }
+
+    /// Ends the time in which an operator can cancel the drain. Returns false if it was cancelled.
+    fn end_announcement(&self) -> bool {
+        self.threads.controls.drain.send_if_modified(|state| {
+            let is_announced = *state == DrainState::Announced;
+            if is_announced {
+                *state = DrainState::Moving;
+            }
+            is_announced
+        })
     }
 
     /// Drains after another process has taken over. Nothing is announced, because the clients reconnect to the same
     /// address.
     async fn drain_to_next(self) {
+        self.threads.controls.drain.send_replace(DrainState::Moving);
         self.threads.controls.handed_over.send_replace(true);
         self.move_readers().await;
     }
@@ -245,8 +303,17 @@ impl Running {
     }
 }
 
-/// Serves until SIGTERM or SIGINT, then drains; a second signal ends at once. SIGHUP reads the configuration again.
-/// SIGUSR2, or an order at the control socket, starts the binary again, hands over to it, and drains.
+/// Completes at this time; never without one.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Serves until SIGTERM or SIGINT, or until an operator drains this node; then drains. A second signal ends at once.
+/// SIGHUP reads the configuration again. SIGUSR2, or an order at the control socket, starts the binary again, hands
+/// over to it, and drains.
 ///
 /// Errors: see [`start`].
 pub async fn run(Sources { config, from }: Sources, reload: Reload) -> anyhow::Result<()> {
@@ -271,16 +338,23 @@ pub async fn run(Sources { config, from }: Sources, reload: Reload) -> anyhow::R
     let mut ended = running.threads.controls.ended.subscribe();
     let control = ControlSocket::bind().context("cannot open the control socket")?;
     let mut upgrade = Attempt::default();
-    let is_handed_over = loop {
+    let (mut drain_asked, mut move_at) = (running.threads.controls.drain.subscribe(), None);
+    let ending = loop {
         tokio::select! {
-            _ = terminate.recv() => break false,
-            _ = interrupt.recv() => break false,
+            _ = terminate.recv() => break Ending::Signal,
+            _ = interrupt.recv() => break Ending::Signal,
+            Ok(()) = drain_asked.changed() => move_at = running.follow_drain(*drain_asked.borrow_and_update()),
+            () = until(move_at) => match running.end_announcement() {
+                true => break Ending::Announced,
+                false => move_at = None,
+            },
             _ = user2.recv() => upgrade.begin(running.handed.clone(), None),
             order = control.next() => upgrade.begin(running.handed.clone(), Some(order)),
             upgraded = upgrade.end() => match upgraded {
                 Ok(pid) => {
                     tracing::info!(pid, "the new process serves; draining");
-                    break true;
+                    running.events.add(EventKind::Upgraded, format!("The new process {pid} serves; this one drains"));
+                    break Ending::HandedOver;
                 }
                 Err(error @ UpgradeError::Lost(_)) => anyhow::bail!(error),
                 Err(error) => tracing::error!(%error, "the upgrade failed; this process serves as before"),
@@ -291,9 +365,10 @@ pub async fn run(Sources { config, from }: Sources, reload: Reload) -> anyhow::R
         }
     };
     let drain = async {
-        match is_handed_over {
-            true => running.drain_to_next().await,
-            false => running.drain().await,
+        match ending {
+            Ending::HandedOver => running.drain_to_next().await,
+            Ending::Signal => running.drain().await,
+            Ending::Announced => running.move_readers().await,
         }
     };
     tokio::select! {

@@ -18,7 +18,7 @@ use millrace_node::{Router, Shard};
 use millrace_protocol::ticket::TicketKey;
 use millrace_race::{Race, RaceRoutes};
 use millrace_transport::{
-    Admission, Context, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets,
+    Admission, Arrival, Context, Door, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets,
     access::{Access, unix_s},
     admission::{hooks::Hooks, webhooks::PublicationEvents},
     serve,
@@ -33,7 +33,7 @@ use tokio::{
 use super::{bind::Sockets, build::Services};
 use crate::{
     Config,
-    admin::{self, Admin, AdminRoutes, Jobs},
+    admin::{self, Admin, AdminRoutes, AdminToken, DrainState, Jobs},
     agent,
     config::Shown,
     memory,
@@ -44,6 +44,8 @@ use crate::{
 
 /// Maximum time that a start waits for the stored revocations.
 const REVOCATIONS: Duration = Duration::from_secs(2);
+/// Maximum number of queued connections of the admin listener that wait for their shard.
+const ARRIVALS_MAX: usize = 64;
 /// Maximum number of queued requests to a shard from operators and other shards.
 const QUESTIONS_MAX: usize = 1024;
 
@@ -58,6 +60,8 @@ pub struct Threads {
 /// Values that the threads watch.
 pub struct Controls {
     pub stop: watch::Sender<bool>,
+    /// Set by an operator who drains this node.
+    pub drain: watch::Sender<DrainState>,
     pub draining: watch::Sender<Option<Drain>>,
     pub limits: watch::Sender<millrace_transport::Config>,
     /// The configuration for operators.
@@ -113,6 +117,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
     let Sockets { listeners, mut udp, rtc, turn, mut agent, admin: admin_listener, handed_over, .. } = sockets;
     let controls = Controls {
         stop: watch::Sender::new(false),
+        drain: watch::Sender::new(DrainState::Serving),
         draining: watch::Sender::new(None),
         limits: watch::Sender::new(config.limits.clone()),
         shown: watch::Sender::new(Shown::new(config, Default::default())),
@@ -127,14 +132,20 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
     let mut rtc = rtc.into_iter();
     let mut handles = Vec::with_capacity(listeners.len());
     let (jobs, receiver) = Jobs::new();
+    let (arrivals, arriving) = mpsc::channel(ARRIVALS_MAX);
+    let mut arriving = admin_listener.is_some().then(|| (AdminToken::new(config.admin.token.clone()), arriving));
     let operators = Admin {
-        token: config.admin.token.clone(),
+        token: AdminToken::new(config.admin.token.clone()),
+        arrivals,
         site: services.site.clone(),
         auth: services.auth.clone(),
         engine: services.engine.clone(),
         local: services.local.clone(),
         follows: Default::default(),
         recorder: Default::default(),
+        cpu_times: Default::default(),
+        events: services.events.clone(),
+        drain: controls.drain.clone(),
         webhooks: services.webhooks.clone(),
         router: services.router.clone(),
         config: controls.shown.subscribe(),
@@ -168,6 +179,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
             // The first shard serves the sockets of which the node has one.
             agent: agent.take(),
             udp: udp.take(),
+            operators: arriving.take(),
             rtc: rtc.next(),
             relays: turn.offer.clone(),
             rooms: rooms.clone(),
@@ -235,6 +247,8 @@ struct ShardThread {
     listener: Listener,
     agent: Option<BoundTcp>,
     udp: Option<UdpSocket>,
+    /// Connections of the admin listener, and its token.
+    operators: Option<(AdminToken, mpsc::Receiver<Arrival>)>,
     rtc: Option<RtcPort>,
     /// TURN offer for the shard's clients.
     relays: Option<Arc<Offer>>,
@@ -277,6 +291,14 @@ impl ShardThread {
             spawn_local(agent::serve(TcpListener::from_std(listener)?, self.ready, self.router.clone()));
         }
         let shard = Shard::new(self.id, self.router, self.engine, hub, sockets, delivery);
+        let door = self.operators.map(|(token, arrivals)| {
+            let (config, draining, tickets) = (config.clone(), self.draining.clone(), self.tickets.clone());
+            let access = Arc::new(token.access());
+            let admission = Admission::new(config, draining, tickets, access, self.limits.clone(), None, None);
+            let context = Context::new(shard.clone(), admission, self.site.clone());
+            context.add_routes(Rc::new(AdminRoutes(self.jobs.clone())));
+            Door { context, arrivals }
+        });
         let (hooks, events) = (self.hooks, self.publication_events);
         let admission = Admission::new(config, self.draining, self.tickets, self.access, self.limits, hooks, events);
         let conference =
@@ -287,10 +309,16 @@ impl ShardThread {
         context.add_routes(Rc::new(CarCare));
         context.add_routes(Rc::new(RaceRoutes(self.race)));
         context.add_routes(Rc::new(AdminRoutes(self.jobs)));
-        let (configured, mut changing) = (context.clone(), self.config);
+        let mut configured = vec![context.clone()];
+        if let Some(door) = door {
+            configured.push(door.context.clone());
+            context.open_door(door);
+        }
+        let mut changing = self.config;
         spawn_local(async move {
             while changing.changed().await.is_ok() {
-                configured.set_config(changing.borrow_and_update().clone());
+                let config = changing.borrow_and_update().clone();
+                configured.iter().for_each(|context| context.set_config(config.clone()));
             }
         });
         let (answering, mut asked) = (context.clone(), self.asked);

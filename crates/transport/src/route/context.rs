@@ -1,12 +1,14 @@
 use std::{
     cell::{Cell, OnceCell, Ref, RefCell},
+    net::IpAddr,
     rc::Rc,
     sync::Arc,
     time::Duration,
 };
 
+use bytes::BytesMut;
 use http::request::Parts;
-use tokio::{task::spawn_local, time::sleep};
+use tokio::{sync::mpsc, task::spawn_local, time::sleep};
 
 use super::routes::Routes;
 use crate::{Config, Shard, admission::Admission, data_channel::Peers, http::Response};
@@ -14,6 +16,21 @@ use crate::{Config, Shard, admission::Admission, data_channel::Peers, http::Resp
 /// Serves paths other than channels: health, metrics and web pages. `None`: the path does not exist.
 pub trait Pages: Send + Sync {
     fn answer(&self, request: &Parts) -> Option<Response>;
+}
+
+/// A connection that another thread has accepted.
+pub struct Arrival {
+    /// Does not block.
+    pub stream: std::net::TcpStream,
+    /// Bytes that were read from it.
+    pub head: BytesMut,
+    pub address: IpAddr,
+}
+
+/// Second entrance of a shard: connections of another listener, with routes and permissions of their own.
+pub struct Door {
+    pub context: Rc<Context>,
+    pub arrivals: mpsc::Receiver<Arrival>,
 }
 
 /// Duration of the timer of [`Context::keep_timer`]. It must not exceed any timer that a request sets.
@@ -26,6 +43,7 @@ pub struct Context {
     pub pages: Arc<dyn Pages>,
     /// Routes of other crates.
     routes: RefCell<Vec<Rc<dyn Routes>>>,
+    door: RefCell<Option<Door>>,
     /// Peers of data channels; empty if they are disabled.
     pub(crate) data_channels: OnceCell<Rc<RefCell<Peers>>>,
     /// State of the timer of `keep_timer`. `Some(true)`: a request has arrived since it was set. `None`: it is not
@@ -36,8 +54,8 @@ pub struct Context {
 impl Context {
     pub fn new(shard: Rc<Shard>, admission: Rc<Admission>, pages: Arc<dyn Pages>) -> Rc<Self> {
         shard.set_patterns_max(admission.config().patterns_max);
-        let (routes, data_channels, timer) = Default::default();
-        Rc::new(Self { shard, admission, pages, routes, data_channels, timer })
+        let (routes, door, data_channels, timer) = Default::default();
+        Rc::new(Self { shard, admission, pages, routes, door, data_channels, timer })
     }
 
     /// Replaces the settings. They apply to new connections and requests, and to everything that all connections of
@@ -52,6 +70,15 @@ impl Context {
     /// context, which holds them.
     pub fn add_routes(&self, routes: Rc<dyn Routes>) {
         self.routes.borrow_mut().push(routes);
+    }
+
+    /// Opens a second entrance to this shard. Call it before the shard is served.
+    pub fn open_door(&self, door: Door) {
+        *self.door.borrow_mut() = Some(door);
+    }
+
+    pub(crate) fn take_door(&self) -> Option<Door> {
+        self.door.borrow_mut().take()
     }
 
     pub(crate) fn routes(&self) -> Ref<'_, [Rc<dyn Routes>]> {

@@ -33,7 +33,7 @@ use crate::{
 };
 
 pub use crate::http::{ENDPOINTS, Endpoint, method_not_allowed};
-pub use context::{Context, Pages};
+pub use context::{Arrival, Context, Door, Pages};
 pub use handover::{Handover, Routed, plain};
 pub use routes::{Answering, Publishing, Question, Routes, ShardPort};
 

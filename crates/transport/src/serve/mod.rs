@@ -25,7 +25,7 @@ use millrace_node::Metrics;
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
-    sync::watch,
+    sync::{mpsc, watch},
     task::{JoinHandle, spawn_local},
 };
 
@@ -47,7 +47,7 @@ use crate::{
     data_channel::{self, Peers},
     datagram::{self, Bounds, Demultiplexer},
     http::Response,
-    route::{Context, Handover, ShardPort, route},
+    route::{Arrival, Context, Door, Handover, ShardPort, route},
     session,
     ticks::Ticks,
     tls,
@@ -173,6 +173,10 @@ pub async fn serve(
     tasks.push(spawn_local(server.clone().answer_woken()));
     tasks.push(spawn_local(server.clone().keep_time()));
     tasks.push(spawn_local(accept(server.clone(), listener, tls)));
+    if let Some(Door { context, arrivals }) = context.take_door() {
+        let server = Rc::new(Server { context, event_loop: event_loop.clone() });
+        tasks.push(spawn_local(receive_arrivals(server, arrivals)));
+    }
     if let Some(socket) = datagrams {
         let socket = tokio::net::UdpSocket::from_std(socket)?;
         tasks.push(spawn_local(udp::receive(context.clone(), socket)));
@@ -257,6 +261,22 @@ async fn accept(server: Rc<Server>, listener: TcpListener, tls: Option<Rc<tls::A
     drain::drain(&context.shard, &context.admission, drain).await;
     server.close_idle();
     std::future::pending().await
+}
+
+/// Serves connections that another thread has accepted.
+async fn receive_arrivals(server: Rc<Server>, mut arrivals: mpsc::Receiver<Arrival>) {
+    let refusals = Refusals::default();
+    while let Some(Arrival { stream, head, address }) = arrivals.recv().await {
+        let Ok(tcp) = TcpStream::from_std(stream) else { continue };
+        match server.context.admission.limits.connect(address) {
+            Ok(connection_slot) => {
+                set_options(&tcp);
+                let stream = tls::Stream::from_parts(tls::Parts { tcp, tls: None, head });
+                drop(spawn_local(connection(server.clone(), stream, address, None, connection_slot)));
+            }
+            Err(error) => refusals.send(tcp, &error),
+        }
+    }
 }
 
 /// Once per second: sends heartbeats, closes dead connections, and updates the metrics that are too expensive to

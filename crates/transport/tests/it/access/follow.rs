@@ -281,3 +281,61 @@ async fn own_pages_of_open_loopback_server_are_operators() {
         server.get_with(read, &headers).await.assert_problem(401, "unauthorized");
     }
 }
+
+#[tokio::test]
+async fn node_is_described_with_its_threads_and_events() {
+    let server = start();
+    let bearer = format!("Bearer {}", operator(60));
+    let get = async |path: &str| {
+        let answer = server.get_with(&format!("/v1/admin/{path}"), &[("authorization", &bearer)]).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        answer.json()
+    };
+    let nodes = get("nodes").await;
+    let node = &nodes["nodes"][0];
+    assert_eq!((&node["is_self"], &node["draining"], &node["engine"]), (&json!(true), &json!(false), &json!("memory")));
+    assert!(node["engine_up"] == true && node["engine_round_trip_ms"].is_number(), "{node}");
+    assert_eq!(node["round_trip_ms"], Value::Null, "this node asks no other");
+    let events = get("events").await;
+    let started = &events["events"][0];
+    assert_eq!((&started["kind"], &started["node"]), (&json!("started"), &node["node"]), "{events}");
+    assert!(started["text"].as_str().is_some_and(|text| text.contains("2 shards, engine memory")), "{started}");
+    for pings in 1..=3 {
+        let mut socket = session(&server, &token("ann", ALL, "#", 60)).await;
+        assert!(command(&mut socket, json!({ "id": pings, "ping": {} })).await["ok"].is_object());
+    }
+    let channel = follow(&server, "threads").await;
+    let mut page = Page::open(&server, &channel).await;
+    let name = |thread: &str| format!("{}/{thread}", node["node"].as_str().expect("a name"));
+    let shards = ["shard-0", "shard-1"].map(name);
+    let rows = page
+        .until(|rows| {
+            let pings =
+                shards.iter().map(|shard| rows.get(shard).map_or(0, |row| row["pings_total"].as_u64().unwrap_or(0)));
+            pings.sum::<u64>() == 3 && rows.get(&name("admin")).is_some_and(|row| row["cpu"].is_number())
+        })
+        .await;
+    assert!(rows[&name("admin")]["cpu_s_total"].as_f64() > Some(0.0), "{rows:?}");
+    assert!(rows[&shards[0]]["cpu"].is_number() && rows[&shards[0]]["loop_lag_ms"].is_number(), "{rows:?}");
+}
+
+#[tokio::test]
+async fn only_the_named_node_drains() {
+    let server = start();
+    let bearer = format!("Bearer {}", operator(60));
+    let headers = [("authorization", bearer.as_str())];
+    let drain = async |body: Value| server.post("/v1/admin/drain", &headers, body.to_string()).await;
+    for (body, status, code) in [
+        (json!({ "node": "0123456789abcdef" }), 404, "not_found"),
+        (json!({ "node": "" }), 404, "not_found"),
+        (json!({ "node": 5 }), 400, "bad_json"),
+        (json!({}), 400, "bad_json"),
+        (json!({ "node": "a", "at_once": true }), 400, "bad_json"),
+    ] {
+        drain(body).await.assert_problem(status, code);
+    }
+    let nodes = server.get_with("/v1/admin/nodes", &headers).await.json();
+    let node = nodes["nodes"][0]["node"].clone();
+    assert_eq!(drain(json!({ "node": node, "cancel": true })).await.json(), json!({ "draining": false }));
+    assert_eq!(server.get("/readyz").await.status, 200);
+}

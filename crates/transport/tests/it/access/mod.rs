@@ -8,7 +8,10 @@ mod operators;
 mod origin;
 mod permissions;
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    net::SocketAddr,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use millrace_server::{auth::SigningKey, config::Secret};
@@ -56,7 +59,11 @@ type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStre
 /// Opens a WebSocket, or returns the HTTP status that refused the upgrade. `offers` are the subprotocols to offer; the
 /// token is one of them.
 async fn open(server: &Server, path: &str, offers: &[String], origin: Option<&str>) -> Result<Socket, u16> {
-    let mut request = format!("ws://{}{path}", server.address).into_client_request().expect("a request");
+    open_at(server.address, path, offers, origin).await
+}
+
+async fn open_at(address: SocketAddr, path: &str, offers: &[String], origin: Option<&str>) -> Result<Socket, u16> {
+    let mut request = format!("ws://{address}{path}").into_client_request().expect("a request");
     if !offers.is_empty() {
         request.headers_mut().insert("sec-websocket-protocol", offers.join(", ").parse().expect("a header"));
     }
