@@ -1,7 +1,7 @@
 // The operator pages in Chromium, against real servers: looks, live figures, lists, actions, keys and refusals.
 import { readFileSync, statSync } from 'node:fs';
 import { expect } from '@playwright/test';
-import { KEYS } from '../src/pages/ui/keys.ts';
+import { KEYS } from '../src/pages/ui/shortcuts.ts';
 import { BEST, LOOKS, test, url, violations } from './page.ts';
 import { serve, simulate } from './server.ts';
 import { figure, publish, publishMany, read } from './ui-server.ts';

@@ -36,6 +36,7 @@ impl AdminToken {
             query: false,
             hosts: None,
             trusts_own_pages: false,
+            own_keys: Vec::new(),
             behind_proxy: false,
             is_https: false,
         }

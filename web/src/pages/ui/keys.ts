@@ -1,16 +1,6 @@
 // Keys of the operator pages.
 import { VIEWS, type View } from './views';
 
-export const KEYS: readonly (readonly [keys: string, effect: string])[] = [
-  ...VIEWS.map((view) => [`g ${view.key}`, view.title] as const),
-  ['Ctrl K', 'Search and commands'],
-  ['/', 'Filter this list'],
-  ['p', 'Pause or resume updates'],
-  ['?', 'Show these keys'],
-  ['Esc', 'Close'],
-  ['← →', 'Move the time cursor of a chart'],
-];
-
 interface Actions {
   view(view: View): void;
   palette(): void;
