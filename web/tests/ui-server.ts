@@ -10,6 +10,10 @@ export interface Reader {
   close(): void;
 }
 
+/** An unsolicited pong, which shows that the client is alive. Source: RFC 6455, section 5.5.3. */
+const PONG = Buffer.from([0x8a, 0x80, 0, 0, 0, 0]);
+const PONG_MS = 5_000;
+
 type Kind = 'text/event-stream' | 'application/x-ndjson' | 'websocket';
 
 /** Opens a stream or a bare WebSocket. `isSlow`: the client never reads from its socket. */
@@ -21,7 +25,11 @@ export async function read(server: string, channel: string, { kind = 'text/event
   let sent!: ClientRequest;
   const stream = await new Promise<Readable>((resolve, reject) => {
     sent = request(`${server}/v1/channels/${channel}`, { headers, agent: false }, resolve);
-    sent.once('upgrade', (_, socket) => resolve(socket));
+    sent.once('upgrade', (_, socket) => {
+      const alive = setInterval(() => socket.write(PONG), PONG_MS);
+      socket.once('close', () => clearInterval(alive));
+      resolve(socket);
+    });
     sent.once('error', reject);
     sent.end();
   });

@@ -11,7 +11,7 @@ const origin = (): string => url('').replace(/\/$/, '');
 /** Pages, and a text that each shows when its data has arrived. */
 const PAGES = [
   { path: '/ui', name: 'overview', ready: 'publish to write' },
-  { path: '/ui/connections', name: 'connections', ready: 'WebSocket' },
+  { path: '/ui/connections', name: 'connections', ready: 'sorted by the server' },
   { path: '/ui/channels', name: 'channels', ready: 'cars/1/telemetry' },
   { path: '/ui/channels?channel=cars/1/telemetry', name: 'channel', ready: 'All messages' },
   { path: '/ui/channels?channel=cars/1/telemetry&tab=history', name: 'history', ready: 'Older' },
@@ -340,7 +340,7 @@ test('a room is shown with its participants', async ({ page }) => {
   await page.goto(url('/ui/rooms'));
   await page.getByRole('link', { name: room }).click();
   await expect(page.getByRole('heading', { name: 'Participants (1)' })).toBeVisible();
-  await expect(page.getByRole('region', { name: 'Participants' })).toContainText('<b>Ann</b>');
+  await expect(page.getByRole('region', { name: 'Participants', exact: true })).toContainText('<b>Ann</b>');
 });
 
 test('settings name their sources, and secrets are hidden', async ({ page }) => {
