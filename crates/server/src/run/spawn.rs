@@ -40,6 +40,7 @@ use crate::{
     metrics::ShardMetrics,
     pages::Site,
     tls::Tls,
+    traces,
 };
 
 /// Maximum time that a start waits for the stored revocations.
@@ -199,6 +200,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
             publication_events: services.webhooks.as_ref().and_then(|webhooks| webhooks.publications()),
             race: services.race.clone(),
             ready: services.ready.clone(),
+            forwards_traces: traces::forwards(config),
             draining: controls.draining.subscribe(),
             config: controls.limits.subscribe(),
         };
@@ -271,6 +273,7 @@ struct ShardThread {
     publication_events: Option<Arc<dyn PublicationEvents>>,
     race: Option<Arc<Race>>,
     ready: Arc<AtomicBool>,
+    forwards_traces: bool,
     draining: watch::Receiver<Option<Drain>>,
     config: watch::Receiver<millrace_transport::Config>,
 }
@@ -302,6 +305,7 @@ impl ShardThread {
         });
         let (hooks, events) = (self.hooks, self.publication_events);
         let admission = Admission::new(config, self.draining, self.tickets, self.access, self.limits, hooks, events);
+        admission.forward_traces(self.forwards_traces);
         let conference =
             Conference::new(shard.clone(), admission.clone(), self.rooms, self.relays, self.room_questions);
         spawn_local(conference.clone().answer_questions(self.rooms_asked));
