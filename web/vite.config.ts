@@ -9,8 +9,8 @@ export default defineConfig({
   worker: { format: 'es' },
   build: {
     target: 'es2022',
-    // One HTML file per screen; a new screen is a new line here.
-    rolldownOptions: { input: { index: page('index'), carcare: page('carcare'), lab: page('lab'), rooms: page('rooms'), gateway: page('gateway'), link: page('link'), ball: page('ball'), arm: page('arm'), battery: page('battery'), ticker: page('ticker'), race: page('race'), chat: page('chat'), ui: page('ui'), '404': page('404') } },
+    // One HTML file per screen; a new screen is a new line here. vite.ui.config.ts builds the operator pages.
+    rolldownOptions: { input: { index: page('index'), carcare: page('carcare'), lab: page('lab'), rooms: page('rooms'), gateway: page('gateway'), link: page('link'), ball: page('ball'), arm: page('arm'), battery: page('battery'), ticker: page('ticker'), race: page('race'), chat: page('chat'), '404': page('404') } },
     modulePreload: { polyfill: false },
     // MapLibre is 1.1 MB before compression and loads only where a map is.
     chunkSizeWarningLimit: 1200,
