@@ -8,7 +8,7 @@ use millrace_node::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Config as All, metrics::Exposition, secure, setting::InvalidSetting};
+use crate::{metrics::Exposition, setting::InvalidSetting};
 
 /// Settings of traces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +109,18 @@ pub enum Forward {
     Off,
 }
 
+impl Forward {
+    /// Returns whether publications keep the trace contexts of their publishers. `is_reached`: other machines reach
+    /// this server, perhaps through a proxy.
+    pub fn applies(self, is_reached: bool) -> bool {
+        match self {
+            Forward::Auto => !is_reached,
+            Forward::On => true,
+            Forward::Off => false,
+        }
+    }
+}
+
 /// Appends the counters of spans.
 pub fn render(counts: &SpanCounts, out: &mut Exposition) {
     out.family(
@@ -117,15 +129,6 @@ pub fn render(counts: &SpanCounts, out: &mut Exposition) {
         "Spans of publications: accepted by the collector (sent), dropped because the queue was full, or lost (failed).",
         counts.by_outcome().map(|(result, count)| ([("result", result)], count)),
     );
-}
-
-/// Returns whether publications keep the trace contexts of their publishers.
-pub fn forwards(config: &All) -> bool {
-    match config.traces.forward {
-        Forward::Auto => !secure::is_reached(config.server.listen) && !config.server.behind_proxy,
-        Forward::On => true,
-        Forward::Off => false,
-    }
 }
 
 #[cfg(test)]
@@ -150,14 +153,7 @@ mod tests {
 
     #[test]
     fn contexts_are_forwarded_on_loopback_by_default() {
-        let forwards = |forward, listen: &str, behind_proxy| {
-            let mut config = All::default();
-            config.traces.forward = forward;
-            (config.server.listen, config.server.behind_proxy) = (listen.parse().unwrap(), behind_proxy);
-            forwards(&config)
-        };
-        assert!(forwards(Forward::Auto, "127.0.0.1:1", false) && forwards(Forward::Auto, "[::1]:1", false));
-        assert!(!forwards(Forward::Auto, "127.0.0.1:1", true) && !forwards(Forward::Auto, "0.0.0.0:1", false));
-        assert!(forwards(Forward::On, "0.0.0.0:1", false) && !forwards(Forward::Off, "127.0.0.1:1", false));
+        assert!(Config::default().forward.applies(false) && !Config::default().forward.applies(true));
+        assert!(Forward::On.applies(true) && !Forward::Off.applies(false));
     }
 }

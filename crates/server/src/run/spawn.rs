@@ -39,8 +39,8 @@ use crate::{
     memory,
     metrics::ShardMetrics,
     pages::Site,
+    secure,
     tls::Tls,
-    traces,
 };
 
 /// Maximum time that a start waits for the stored revocations.
@@ -171,6 +171,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
             "the stored revocations cannot be read yet; revoked tokens are accepted until the engine answers"
         );
     }
+    let is_reached = secure::is_reached(config.server.listen) || config.server.behind_proxy;
     for (((id, listener), asked), rooms_asked) in listeners.into_iter().enumerate().zip(asked).zip(rooms_asked) {
         let shard = ShardThread {
             id,
@@ -200,7 +201,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
             publication_events: services.webhooks.as_ref().and_then(|webhooks| webhooks.publications()),
             race: services.race.clone(),
             ready: services.ready.clone(),
-            forwards_traces: traces::forwards(config),
+            forwards_traces: config.traces.forward.applies(is_reached),
             draining: controls.draining.subscribe(),
             config: controls.limits.subscribe(),
         };
