@@ -28,6 +28,8 @@ beside "nodes of a cluster" cargo_tests --test cluster
 beside "client tests in Node, Chromium and Firefox" npm --prefix sdk/typescript test --silent
 step "Rust tests" cargo_tests --lib --bins --test it --test abuse --test memory
 step "Rust examples in the documentation" cargo_tests --doc
+# Only the server is built once more, with the feature.
+step "spans of publications (feature otlp)" cargo test --locked --quiet -p millrace-server --features otlp --test it traces
 # From here on, only this step needs cargo's lock on the folder of debug builds.
 beside "clippy" "${idle[@]}" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 # Instructions are counted, not timed, so other load does not affect the result.

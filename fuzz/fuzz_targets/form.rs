@@ -7,7 +7,8 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
 use millrace_client::subscription::lines::{Event, Events, Lines};
 use millrace_protocol::{
-    ChannelName, Encoding, Epoch, Gap, Kind, Position, Publication, PublicationHead, Since, encoding::xml, websocket,
+    ChannelName, Encoding, Epoch, Gap, Kind, Position, Publication, PublicationHead, Since, TraceContext,
+    encoding::xml, websocket,
 };
 use roxmltree::{Document, Node};
 use serde_json::{Value, value::RawValue};
@@ -18,18 +19,20 @@ struct Input<'a> {
     offset: u64,
     time_ms: u64,
     key: Option<&'a str>,
+    trace: Option<[u8; 25]>,
     is_looked_at: bool,
     data: &'a [u8],
 }
 
 fuzz_target!(|input: Input<'_>| {
-    let Input { epoch, offset, time_ms, key, is_looked_at, data } = input;
+    let Input { epoch, offset, time_ms, key, trace, is_looked_at, data } = input;
     let channel = ChannelName::parse("a/b").expect("a good name");
     let found = Kind::detect(data);
     let kind = if is_looked_at || found == Kind::Binary { found } else { Kind::Utf8 };
-    let head =
-        PublicationHead { offset, time_ms, key: key.map(Into::into), expires_ms: None, kind, is_deletion: false };
-    let publication = Publication::new(head, data);
+    let trace = trace.and_then(|bytes| TraceContext::from_bytes(&bytes).ok());
+    let key = key.map(Into::into);
+    let head = PublicationHead { offset, time_ms, key, expires_ms: None, kind, is_traced: false, is_deletion: false };
+    let publication = Publication::with_trace(head, data, trace);
     let encoded = |encoding: Encoding| {
         let mut out = Vec::new();
         encoding.encode(&mut out, &channel, Epoch(epoch), &publication);
@@ -98,6 +101,7 @@ fn envelope(json: &[u8], position: Position, publication: &Publication) {
         position: String,
         time: u64,
         key: Option<String>,
+        trace: Option<String>,
         #[serde(borrow)]
         data: &'a RawValue,
         encoding: Option<String>,
@@ -105,6 +109,8 @@ fn envelope(json: &[u8], position: Position, publication: &Publication) {
     let envelope: Envelope<'_> = serde_json::from_slice(json).expect("an envelope");
     assert_eq!((envelope.position, envelope.time), (position.to_string(), publication.time_ms));
     assert_eq!(envelope.key.as_deref(), publication.key.as_deref());
+    let trace = envelope.trace.map(|text| text.parse::<TraceContext>().expect("a context"));
+    assert_eq!(trace, publication.trace());
     let data = envelope.data.get();
     let string = || serde_json::from_str::<String>(data).expect("a string");
     match publication.kind() {
@@ -136,6 +142,7 @@ fn xml_answer(answer: &str, publication: &Publication) {
     let document = parse(answer);
     let message = document.descendants().find(|node| node.has_tag_name("message")).expect("a message");
     assert_eq!(message.attribute("key").map(str::to_owned), publication.key.as_deref().map(in_xml));
+    assert_eq!(message.attribute("trace").map(str::to_owned), publication.trace().map(|trace| trace.to_string()));
     let data = message.first_element_child().expect("data");
     match publication.kind() {
         Kind::Json => match serde_json::from_slice(publication.data()) {

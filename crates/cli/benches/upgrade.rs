@@ -69,7 +69,7 @@ struct Tick {
     at_us: u64,
 }
 
-/// What one reader received.
+/// Messages of one reader, and their delays.
 #[derive(Default)]
 struct Received {
     /// Number of the next publication of its channel.

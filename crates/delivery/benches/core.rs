@@ -181,7 +181,15 @@ static DATA: LazyLock<String> = LazyLock::new(|| format!("\"{}\"", "x".repeat(17
 
 fn publication(offset: u64) -> Publication {
     Publication::new(
-        PublicationHead { offset, time_ms: 1, key: None, expires_ms: None, kind: Kind::Json, is_deletion: false },
+        PublicationHead {
+            offset,
+            time_ms: 1,
+            key: None,
+            expires_ms: None,
+            is_traced: false,
+            kind: Kind::Json,
+            is_deletion: false,
+        },
         DATA.as_bytes(),
     )
 }

@@ -159,6 +159,7 @@ impl History {
             time_ms: self.top_time_ms.max(now_ms),
             key: new.key,
             expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl)),
+            is_traced: false,
             kind: new.kind,
             is_deletion: new.is_deletion,
         };

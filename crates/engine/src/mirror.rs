@@ -339,8 +339,15 @@ mod tests {
         Position { epoch, offset }: Position,
         is_matched: bool,
     ) -> bool {
-        let head =
-            PublicationHead { offset, time_ms: 5, key: None, expires_ms: None, kind: Kind::Text, is_deletion: false };
+        let head = PublicationHead {
+            offset,
+            time_ms: 5,
+            key: None,
+            expires_ms: None,
+            is_traced: false,
+            kind: Kind::Text,
+            is_deletion: false,
+        };
         mirror.receive(name, epoch, Publication::new(head, b"x"), 5, is_matched)
     }
 

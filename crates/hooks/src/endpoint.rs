@@ -10,7 +10,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, HeaderName, StatusCode};
+use millrace_protocol::TraceContext;
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout_at},
@@ -62,6 +63,8 @@ pub struct EndpointRequest {
     /// A repeated request has the same id.
     pub event_id: String,
     pub body: Bytes,
+    /// Sent as the header `traceparent`. It is not signed.
+    pub trace: Option<TraceContext>,
     pub repeat: Repeat,
     /// Time by which the answer must be complete. Waiting for a free slot counts.
     pub deadline: Instant,
@@ -129,7 +132,7 @@ impl Endpoint {
     /// Errors: see [`EndpointError`]. An answer with an error status counts as an answer for the circuit breaker,
     /// except a status that says that the server is not available.
     pub async fn call(&self, signer: &Signer, request: &EndpointRequest) -> Result<Vec<u8>, EndpointError> {
-        let EndpointRequest { event_id, body, repeat, deadline, is_outage_when_late } = request;
+        let EndpointRequest { event_id, body, trace, repeat, deadline, is_outage_when_late } = request;
         let _slot = match self.slots.try_acquire() {
             Ok(slot) => slot,
             Err(_) => {
@@ -147,7 +150,8 @@ impl Endpoint {
         let calling = async {
             let mut is_first = true;
             loop {
-                let called = self.client.post(&self.url, signed_headers(signer, event_id, body), body.clone()).await;
+                let headers = with_trace(signed_headers(signer, event_id, body), *trace);
+                let called = self.client.post(&self.url, headers, body.clone()).await;
                 let may_repeat = match &called {
                     Err(CallError::NotSent(_)) => true,
                     Err(CallError::NoAnswer(_)) => *repeat == Repeat::BeforeAnswer,
@@ -172,6 +176,14 @@ impl Endpoint {
         }
         called
     }
+}
+
+/// Adds the header of W3C Trace Context, level 1, section 3.2.
+fn with_trace(mut headers: HeaderMap, trace: Option<TraceContext>) -> HeaderMap {
+    if let Some(value) = trace.and_then(|trace| trace.to_string().parse().ok()) {
+        headers.insert(HeaderName::from_static("traceparent"), value);
+    }
+    headers
 }
 
 /// Returns true if the server did not answer, or a proxy in front of it answered in its place. A wrong answer is no

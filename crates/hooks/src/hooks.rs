@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use http::HeaderName;
-use millrace_protocol::{ChannelName, Code, Error, NewPublication, RpcCall, session::Target};
+use millrace_protocol::{ChannelName, Code, Error, NewPublication, RpcCall, TraceContext, session::Target};
 use millrace_transport::admission::hooks::{
     self as transport, Asked, ConnectAnswer, ConnectQuestion, Credential, Hook, HookClient,
 };
@@ -28,6 +28,18 @@ use crate::{
 
 /// Creates the body of a question from the id of its event.
 type Body = Box<dyn FnOnce(&str) -> Bytes + Send>;
+
+/// A question, and the trace that it belongs to.
+struct Asking {
+    body: Body,
+    trace: Option<TraceContext>,
+}
+
+impl Asking {
+    fn new(body: impl FnOnce(&str) -> Bytes + Send + 'static) -> Self {
+        Self { body: Box::new(body), trace: None }
+    }
+}
 
 /// Reasons why hooks cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -221,7 +233,7 @@ impl Hooks {
         rule: &Rule,
         repeat: Repeat,
         timeout: Duration,
-        body: Body,
+        Asking { body, trace }: Asking,
         decode: fn(&[u8]) -> Result<Decision<T>, InvalidAnswer>,
     ) -> impl Future<Output = Result<Decision<T>, Failure>> + Send + use<T> {
         let (inner, endpoint) = (self.inner.clone(), rule.endpoint.clone());
@@ -233,6 +245,7 @@ impl Hooks {
                 let request = EndpointRequest {
                     body: body(&id),
                     event_id: id,
+                    trace,
                     repeat,
                     deadline: started + timeout,
                     is_outage_when_late: timeout >= inner.timeout,
@@ -264,7 +277,7 @@ impl Hooks {
         rule: &Rule,
         repeat: Repeat,
         key: Key,
-        body: Body,
+        asking: Asking,
         decode: fn(&[u8]) -> Result<Decision<T>, InvalidAnswer>,
     ) -> Asked<T> {
         if let Some(kept) = self.inner.permits.get(&key, Instant::now()) {
@@ -273,7 +286,7 @@ impl Hooks {
             return Box::pin(std::future::ready(kept.map(|()| T::default())));
         }
         let (inner, on_failure) = (self.inner.clone(), rule.on_failure);
-        let asked = self.ask(hook, rule, repeat, self.inner.timeout, body, decode);
+        let asked = self.ask(hook, rule, repeat, self.inner.timeout, asking, decode);
         Box::pin(async move {
             match asked.await {
                 Ok(Decision { allowed, ttl }) => {
@@ -351,9 +364,9 @@ impl transport::Hooks for Hooks {
         let token = if let Credential::Opaque(token) = credential { Some(token) } else { None };
         // Without an answer, a token that only the back end can verify proves nothing.
         let on_failure = if token.is_some() { OnFailure::Refuse } else { rule.on_failure };
-        let body: Body =
-            Box::new(move |id| Question::new(Hook::Connect, id, &client).connect(token.as_deref(), &headers));
-        let asked = self.ask(Hook::Connect, &rule, Repeat::BeforeAnswer, self.inner.timeout, body, answer::connect);
+        let asking =
+            Asking::new(move |id| Question::new(Hook::Connect, id, &client).connect(token.as_deref(), &headers));
+        let asked = self.ask(Hook::Connect, &rule, Repeat::BeforeAnswer, self.inner.timeout, asking, answer::connect);
         let inner = self.inner.clone();
         Box::pin(async move {
             match asked.await {
@@ -375,8 +388,8 @@ impl transport::Hooks for Hooks {
             let url = rule.endpoint.url().url().as_str();
             let key = permit_key(Hook::Subscribe, &client, &[url, name]);
             let (client, name) = (client.clone(), name.to_owned());
-            let body: Body = Box::new(move |id| Question::new(Hook::Subscribe, id, &client).subscribe(&name));
-            self.permit(Hook::Subscribe, rule, Repeat::BeforeAnswer, key, body, answer::subscribe)
+            let asking = Asking::new(move |id| Question::new(Hook::Subscribe, id, &client).subscribe(&name));
+            self.permit(Hook::Subscribe, rule, Repeat::BeforeAnswer, key, asking, answer::subscribe)
         };
         let mut asked: Vec<Asked<()>> =
             self.inner.rules(target.as_str(), |rules| &rules.subscribe).into_iter().map(ask).collect();
@@ -397,8 +410,10 @@ impl transport::Hooks for Hooks {
         };
         let key = permit_key(Hook::Publish, &client, &[channel.as_str()]);
         let asked = publication.clone();
-        let body: Body = Box::new(move |id| Question::new(Hook::Publish, id, &client).publish(&channel, &asked));
-        let replaced = self.permit(Hook::Publish, rule, Repeat::IfNotSent, key, body, answer::publish);
+        let trace = publication.trace();
+        let asking = Asking::new(move |id| Question::new(Hook::Publish, id, &client).publish(&channel, &asked));
+        let asking = Asking { trace, ..asking };
+        let replaced = self.permit(Hook::Publish, rule, Repeat::IfNotSent, key, asking, answer::publish);
         Box::pin(async move { Ok(answer::replace(publication, replaced.await?)) })
     }
 
@@ -408,8 +423,8 @@ impl transport::Hooks for Hooks {
             return Box::pin(std::future::ready(Err(error)));
         };
         let timeout = call.timeout.map_or(self.inner.timeout, |timeout| timeout.min(self.inner.timeout));
-        let body: Body = Box::new(move |id| Question::new(Hook::Rpc, id, &client).rpc(&call, timeout));
-        let asked = self.ask(Hook::Rpc, rule, Repeat::IfNotSent, timeout, body, answer::rpc);
+        let asking = Asking::new(move |id| Question::new(Hook::Rpc, id, &client).rpc(&call, timeout));
+        let asked = self.ask(Hook::Rpc, rule, Repeat::IfNotSent, timeout, asking, answer::rpc);
         Box::pin(async move {
             match asked.await {
                 Ok(decision) => decision.allowed,

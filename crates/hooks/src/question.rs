@@ -68,7 +68,6 @@ impl Question {
             return self.finish();
         }
         let kind = if publication.kind == Kind::Utf8 { Kind::detect(&publication.data) } else { publication.kind };
-        self.comma();
         write_data(&mut self.0, kind, &publication.data);
         self.finish()
     }

@@ -12,6 +12,7 @@ pub mod namespaces;
 mod observer;
 mod router;
 mod shard;
+pub mod spans;
 
 pub use histogram::Histogram;
 pub use mailbox::{ChannelEvent, Delivery, Mailbox, Moved};

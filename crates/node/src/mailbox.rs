@@ -154,8 +154,15 @@ mod tests {
     use millrace_protocol::{ChannelName, Kind, PublicationHead};
 
     fn delivery(channel: &str, offset: u64) -> Delivery {
-        let head =
-            PublicationHead { offset, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text, is_deletion: false };
+        let head = PublicationHead {
+            offset,
+            time_ms: 0,
+            key: None,
+            expires_ms: None,
+            is_traced: false,
+            kind: Kind::Text,
+            is_deletion: false,
+        };
         let publication = Publication::new(head, b"");
         let route = Router::new(1).route(&ChannelName::parse(channel).unwrap());
         Delivery { route, key: None, event: ChannelEvent::Published(Epoch(1), publication) }

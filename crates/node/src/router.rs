@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use crate::{
     Delivery, Mailbox, NamespaceId, Namespaces, Observer,
     mailbox::{ChannelEvent, Moved},
+    spans::RecordSpan,
 };
 
 const STRIPES: usize = 64;
@@ -56,6 +57,7 @@ pub struct Router {
     hasher: RandomState,
     node: OnceLock<Box<str>>,
     observer: OnceLock<Arc<dyn Observer>>,
+    span_recorder: OnceLock<Arc<dyn RecordSpan>>,
 }
 
 impl Router {
@@ -78,6 +80,7 @@ impl Router {
             hasher: RandomState::new(),
             node: OnceLock::new(),
             observer: OnceLock::new(),
+            span_recorder: OnceLock::new(),
         }
     }
 
@@ -87,6 +90,17 @@ impl Router {
         if let Some(observer) = observer {
             let _ = self.observer.set(observer);
         }
+    }
+
+    /// Records the spans of publications with a trace context from now on. Call it once, before the shards start.
+    pub fn record_spans(&self, recorder: Arc<dyn RecordSpan>) {
+        let _ = self.span_recorder.set(recorder);
+    }
+
+    /// Returns the receiver of spans, if spans are recorded.
+    #[inline]
+    pub fn span_recorder(&self) -> Option<&Arc<dyn RecordSpan>> {
+        self.span_recorder.get()
     }
 
     pub fn observer(&self) -> Option<&Arc<dyn Observer>> {
@@ -316,6 +330,7 @@ mod tests {
             time_ms: 0,
             key: None,
             expires_ms: None,
+            is_traced: false,
             kind: Kind::Text,
             is_deletion: false,
         };
@@ -346,6 +361,7 @@ mod tests {
             time_ms: 0,
             key: None,
             expires_ms: None,
+            is_traced: false,
             kind: Kind::Text,
             is_deletion: false,
         };

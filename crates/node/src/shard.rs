@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use crate::{
     ChannelEvent, Delivery, Mailbox, Member, Metrics, NamespaceId, Observer, Router,
     namespaces::{NamespaceCache, NamespaceCounters},
+    spans::{OpenSpan, RecordSpan, Step},
 };
 
 /// Limit of one page of recovery: small enough to interleave with other pages, large enough to be worth a read.
@@ -183,6 +184,11 @@ impl<S: Sockets> Shard<S> {
         self.router.connection_id(self.id, conn)
     }
 
+    /// Returns the receiver of spans, if spans are recorded.
+    pub fn span_recorder(&self) -> Option<&Arc<dyn RecordSpan>> {
+        self.router.span_recorder()
+    }
+
     /// Returns the observer of the readers of this node, if any.
     pub fn observer(&self) -> Option<&Arc<dyn Observer>> {
         self.router.observer()
@@ -226,13 +232,22 @@ impl<S: Sockets> Shard<S> {
         let (mut entries, since) = self.router.mailbox(self.id).take(self.spare.take());
         let accepted = (!entries.is_empty()).then(|| since.map_or(began, |since| since.min(began)));
         self.accepted.set(accepted);
+        let (recorder, mut spans) = (self.router.span_recorder(), Vec::new());
         self.with(|hub, sockets| {
             sockets.begin_turn();
             entries.iter().for_each(|entry| hub.expect(entry.key));
             for Delivery { route, key, event } in entries.drain(..) {
                 match event {
                     ChannelEvent::Published(epoch, publication) => {
+                        let mut span = recorder.and_then(|recorder| {
+                            let trace = publication.trace()?;
+                            Some(OpenSpan::begin(recorder, Step::Deliver, trace, &route.name))
+                        });
                         let readers = hub.deliver(&route.name, key, epoch, &publication);
+                        if let Some(span) = &mut span {
+                            span.set_readers(readers);
+                        }
+                        spans.extend(span);
                         let counters = self.router.namespaces().of(self.id, route.namespace);
                         Metrics::add(&counters.deliveries, readers as u64);
                     }
@@ -244,6 +259,7 @@ impl<S: Sockets> Shard<S> {
             }
             hub.flush(sockets);
         });
+        drop(spans);
         self.spare.set(entries);
         let ended = Instant::now();
         if let Some(accepted) = self.accepted.take() {

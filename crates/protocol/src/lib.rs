@@ -15,6 +15,7 @@ mod publication;
 mod rpc;
 pub mod session;
 pub mod ticket;
+mod trace;
 mod transport;
 pub mod websocket;
 
@@ -32,4 +33,5 @@ pub use publication::{
     Expected, Holder, JSON_DEPTH_MAX, KEY_BYTES_MAX, Kind, NewPublication, Payload, Publication, PublicationHead,
 };
 pub use rpc::RpcCall;
+pub use trace::{NoTraceContext, TraceContext};
 pub use transport::{Transport, UnknownTransport};

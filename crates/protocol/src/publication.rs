@@ -6,6 +6,7 @@ use triomphe::{Arc, ThinArc};
 use crate::{
     error::{Code, Error},
     position::Position,
+    trace::TraceContext,
 };
 
 /// Maximum length of a conflation or idempotency key, in bytes.
@@ -42,6 +43,9 @@ pub struct PublicationHead {
     /// Time at which history drops the publication, in milliseconds since 1970.
     pub expires_ms: Option<u64>,
     pub kind: Kind,
+    /// True if a trace context of [`TraceContext::BYTES`] follows the payload, see [`Publication::trace`]. A field of
+    /// its own would cost memory and time in all publications without one.
+    pub is_traced: bool,
     /// True if this publication deletes its key from the state of the channel. The payload is empty then.
     pub is_deletion: bool,
 }
@@ -119,9 +123,10 @@ pub struct Payload(ThinArc<PublicationHead, u8>);
 impl NewPublication {
     /// Creates a publication without key, time to live or holder. Cost: copies the payload.
     pub fn new(kind: Kind, data: impl AsRef<[u8]>) -> Self {
-        let head = PublicationHead { offset: 0, time_ms: 0, key: None, expires_ms: None, kind, is_deletion: false };
+        let (offset, time_ms, key, expires_ms, is_traced, is_deletion) = Default::default();
+        let head = PublicationHead { offset, time_ms, key, expires_ms, kind, is_traced, is_deletion };
         let data = Payload(ThinArc::from_header_and_slice(head, data.as_ref()));
-        let (key, ttl_ms, idempotency_key, is_deletion, expected) = Default::default();
+        let (key, ttl_ms, idempotency_key, expected) = Default::default();
         Self { key, ttl_ms, idempotency_key, kind, data, holder: Holder::NONE, is_deletion, expected }
     }
 
@@ -133,6 +138,19 @@ impl NewPublication {
     /// Sets the condition under which the publication enters.
     pub fn only_if(self, expected: Expected) -> Self {
         Self { expected: Some(expected), ..self }
+    }
+
+    /// Returns the context that the publisher supplied.
+    pub fn trace(&self) -> Option<TraceContext> {
+        trace(&self.data.0)
+    }
+
+    /// Sets or removes the trace context. Cost: copies the payload if this changes anything.
+    pub fn traced(self, trace: Option<TraceContext>) -> Self {
+        match trace == self.trace() {
+            true => self,
+            false => Self { data: Payload(with_trace(self.data.0.header.header.clone(), &self.data, trace)), ..self },
+        }
     }
 
     /// Sets the holder.
@@ -159,43 +177,65 @@ impl NewPublication {
 
     /// Returns the bytes that count toward the history limit.
     pub fn cost_bytes(&self) -> usize {
-        self.data.len() + self.key.as_ref().map_or(0, |key| key.len())
+        self.data.0.slice.len() + self.key.as_ref().map_or(0, |key| key.len())
     }
 }
+
+// A history of many small publications is mostly heads.
+const _: () = assert!(size_of::<PublicationHead>() == 56);
 
 impl Publication {
     /// Memory of a publication besides its payload and key: its head, the payload length and the reference count.
     pub const BYTES: usize = size_of::<PublicationHead>() + 2 * size_of::<usize>();
 
-    /// Creates a publication. Cost: copies the payload.
+    /// Creates a publication without a trace context. Cost: copies the payload.
     pub fn new(head: PublicationHead, data: &[u8]) -> Self {
-        Self(ThinArc::from_header_and_slice(head, data))
+        Self::with_trace(head, data, None)
     }
 
-    /// Creates a publication from the payload of a new one. Cost: copies the payload only if it has another holder.
+    /// Creates a publication. Cost: copies the payload.
+    pub fn with_trace(head: PublicationHead, data: &[u8], trace: Option<TraceContext>) -> Self {
+        Self(with_trace(head, data, trace))
+    }
+
+    /// Returns the context that the publisher supplied.
+    pub fn trace(&self) -> Option<TraceContext> {
+        trace(&self.0)
+    }
+
+    /// Creates a publication from the payload of a new one, with its trace context. Cost: copies the payload only if
+    /// it has another holder.
     #[inline(always)]
     pub fn placed(head: PublicationHead, payload: Payload) -> Self {
         let Payload(mut whole) = payload;
         let shared = whole.with_arc_mut(|whole| match Arc::get_mut(whole) {
             Some(whole) => {
-                *whole.header_mut() = head;
+                let place = whole.header_mut();
+                let PublicationHead { offset, time_ms, key, expires_ms, kind, is_traced: _, is_deletion } = head;
+                (place.offset, place.time_ms, place.expires_ms) = (offset, time_ms, expires_ms);
+                (place.kind, place.is_deletion) = (kind, is_deletion);
+                // The place has no key yet.
+                if key.is_some() {
+                    place.key = key;
+                }
                 None
             }
             None => Some(head),
         });
         match shared {
-            Some(head) => Self::new(head, &whole.slice),
+            Some(head) => Self::with_trace(head, payload_of(&whole), trace(&whole)),
             None => Self(whole),
         }
     }
 
+    #[inline]
     pub fn data(&self) -> &[u8] {
-        &self.0.slice
+        payload_of(&self.0)
     }
 
     /// Returns the bytes that count toward the history limit.
     pub fn cost_bytes(&self) -> usize {
-        self.data().len() + self.key.as_ref().map_or(0, |key| key.len())
+        self.0.slice.len() + self.key.as_ref().map_or(0, |key| key.len())
     }
 
     /// Returns the payload type, never [`Kind::Utf8`]. Cost: reads the payload if the type is not known yet.
@@ -207,30 +247,56 @@ impl Publication {
     }
 }
 
-/// Serialized as head and payload.
+/// Returns the payload of a publication, without the trace context behind it.
+#[inline]
+fn payload_of(whole: &ThinArc<PublicationHead, u8>) -> &[u8] {
+    match whole.header.header.is_traced {
+        false => &whole.slice,
+        true => whole.slice.split_last_chunk::<{ TraceContext::BYTES }>().map_or(&[], |(data, _)| data),
+    }
+}
+
+fn trace(whole: &ThinArc<PublicationHead, u8>) -> Option<TraceContext> {
+    let is_traced = whole.header.header.is_traced;
+    is_traced.then(|| TraceContext::from_bytes(whole.slice.last_chunk::<{ TraceContext::BYTES }>()?).ok()).flatten()
+}
+
+#[inline]
+fn with_trace(head: PublicationHead, data: &[u8], trace: Option<TraceContext>) -> ThinArc<PublicationHead, u8> {
+    match trace {
+        None => ThinArc::from_header_and_slice(PublicationHead { is_traced: false, ..head }, data),
+        Some(trace) => {
+            let head = PublicationHead { is_traced: true, ..head };
+            ThinArc::from_header_and_slice(head, &[data, &trace.to_bytes()].concat())
+        }
+    }
+}
+
+/// Serialized as head and payload, followed by its trace context, if it has one.
 impl Serialize for Publication {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        (&**self, Bytes(self.data())).serialize(serializer)
+        (&**self, Bytes(&self.0.slice)).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Publication {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (head, BytesBuf(data)) = Deserialize::deserialize(deserializer)?;
-        Ok(Self::new(head, &data))
+        Ok(Self(ThinArc::from_header_and_slice(head, &data)))
     }
 }
 
+/// Serialized as payload and trace context.
 impl Serialize for Payload {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(self)
+        (Bytes(self), trace(&self.0)).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Payload {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let BytesBuf(data) = Deserialize::deserialize(deserializer)?;
-        Ok(NewPublication::new(Kind::Utf8, data).data)
+        let (BytesBuf(data), trace) = Deserialize::deserialize(deserializer)?;
+        Ok(NewPublication::new(Kind::Utf8, data).traced(trace).data)
     }
 }
 
@@ -275,7 +341,7 @@ impl Deref for Payload {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0.slice
+        payload_of(&self.0)
     }
 }
 
@@ -371,6 +437,7 @@ mod tests {
             time_ms: 0,
             key: None,
             expires_ms: None,
+            is_traced: false,
             kind: Kind::Utf8,
             is_deletion: false,
         };
@@ -385,6 +452,7 @@ mod tests {
             time_ms: 7,
             key: Some("k".into()),
             expires_ms: None,
+            is_traced: false,
             kind: Kind::Text,
             is_deletion: false,
         };
@@ -395,6 +463,28 @@ mod tests {
         assert_eq!([first.data(), second.data()], [b"hello"; 2]);
         assert_eq!([&*first, &*second], [&head(1), &head(2)]);
         assert!(first.data().as_ptr() != lies_at && second.data().as_ptr() == lies_at);
+    }
+
+    #[test]
+    fn trace_stays_with_its_payload() {
+        let trace = Some(TraceContext { trace_id: [1; 16], span_id: [2; 8], flags: 1 });
+        let head = PublicationHead {
+            offset: 1,
+            time_ms: 7,
+            key: None,
+            expires_ms: None,
+            is_traced: false,
+            kind: Kind::Text,
+            is_deletion: false,
+        };
+        let new = NewPublication::new(Kind::Text, "hello").traced(trace);
+        let shared = new.clone();
+        assert_eq!((new.trace(), shared.clone().traced(None).trace()), (trace, None));
+        assert_eq!((&*new.data, &*shared.clone().traced(None).data), (b"hello".as_slice(), b"hello".as_slice()));
+        for payload in [new.data, shared.data] {
+            let placed = Publication::placed(head.clone(), payload);
+            assert_eq!((placed.trace(), placed.data()), (trace, b"hello".as_slice()));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::{
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
-    ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Pattern, Position, RpcCall, Since,
+    ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Pattern, Position, RpcCall, Since, TraceContext,
     publication::is_too_deep,
 };
 
@@ -190,6 +190,9 @@ struct PublishWords<'a> {
     idempotency_key: Option<String>,
     delete: Option<bool>,
     if_match: Option<String>,
+    /// Any JSON: a malformed context is ignored.
+    #[serde(borrow)]
+    trace: Option<&'a RawValue>,
 }
 
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
@@ -423,8 +426,8 @@ impl SubscribeWords {
     }
 }
 
-/// Decodes one line of a batch: `{"channel", "data", "key"?, "ttl"?, "encoding"?, "idempotency_key"?, "if_match"?}`, or
-/// `{"channel", "key", "delete": true, "idempotency_key"?, "if_match"?}`.
+/// Decodes one line of a batch: `{"channel", "data", "key"?, "ttl"?, "encoding"?, "idempotency_key"?, "if_match"?,
+/// "trace"?}`, or `{"channel", "key", "delete": true, "idempotency_key"?, "if_match"?, "trace"?}`.
 pub fn decode_publish(line: &str) -> Result<(ChannelName, NewPublication), Error> {
     let words = serde_json::from_str::<Object<PublishWords<'_>>>(line);
     words.map_err(|e| Error::new(Code::BadJson, e.to_string()))?.0.decode()
@@ -451,6 +454,12 @@ pub fn decode_data<'a>(raw: &'a str, encoding: Option<&str>) -> Result<(Kind, Co
     }
 }
 
+/// Decodes the field `trace`. Its text needs no escapes in JSON, so an escaped one is malformed.
+fn decode_trace(raw: &RawValue) -> Option<TraceContext> {
+    let text = raw.get().strip_prefix('"')?.strip_suffix('"')?;
+    TraceContext::parse(text.as_bytes()).ok()
+}
+
 impl PublishWords<'_> {
     fn decode(self) -> Result<(ChannelName, NewPublication), Error> {
         if self.delete == Some(true) {
@@ -463,7 +472,7 @@ impl PublishWords<'_> {
         publication.idempotency_key = self.idempotency_key.map(Into::into);
         publication.ttl_ms = self.ttl.map(ttl_ms).transpose()?;
         publication.expected = self.if_match.as_deref().map(str::parse).transpose()?;
-        Ok((ChannelName::parse(&self.channel)?, publication.check()?))
+        Ok((ChannelName::parse(&self.channel)?, publication.traced(self.trace.and_then(decode_trace)).check()?))
     }
 
     fn decode_deletion(self) -> Result<(ChannelName, NewPublication), Error> {
@@ -475,7 +484,7 @@ impl PublishWords<'_> {
         let mut publication = NewPublication::deletion(self.key.ok_or_else(missing)?.into());
         publication.idempotency_key = self.idempotency_key.map(Into::into);
         publication.expected = self.if_match.as_deref().map(str::parse).transpose()?;
-        Ok((ChannelName::parse(&self.channel)?, publication.check()?))
+        Ok((ChannelName::parse(&self.channel)?, publication.traced(self.trace.and_then(decode_trace)).check()?))
     }
 }
 
@@ -619,6 +628,22 @@ mod tests {
             (r#"{"channel":"a","key":"k","data":1,"if_match":"x"}"#, Code::BadPosition),
         ] {
             assert_eq!(decoded(line).unwrap_err().code, code, "{line}");
+        }
+    }
+
+    #[test]
+    fn malformed_trace_is_ignored() {
+        const TEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let trace = |json: &str| {
+            let line = format!(r#"{{"channel":"a","data":1,"trace":{json}}}"#);
+            decode_publish(&line).unwrap().1.trace()
+        };
+        assert_eq!(trace(&format!("\"{TEXT}\"")), TEXT.parse().ok());
+        let deletion = format!(r#"{{"channel":"a","key":"k","delete":true,"trace":"{TEXT}"}}"#);
+        assert_eq!(decode_publish(&deletion).unwrap().1.trace(), TEXT.parse().ok());
+        let unsampled = format!("\"{}00\"", &TEXT[..53]);
+        for bad in ["null", "1", "[]", "{\"a\":[1]}", "\"\"", "\"\\u0030\"", &unsampled] {
+            assert_eq!(trace(bad), None, "{bad}");
         }
     }
 

@@ -21,6 +21,7 @@ mod run;
 mod secure;
 mod setting;
 pub mod tls;
+pub mod traces;
 pub mod turn;
 pub mod upgrade;
 pub mod webhooks;

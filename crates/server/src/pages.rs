@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use millrace_engine::Engine;
 use millrace_hooks::Hooks;
-use millrace_node::MetricKind;
+use millrace_node::{MetricKind, spans::SpanCounts};
 use millrace_presence::Presence;
 use millrace_race::Race;
 use millrace_transport::{
@@ -30,7 +30,7 @@ use crate::{
     metrics::{Exposition, NodeMetrics},
     process,
     tls::acme,
-    turn, webhooks,
+    traces, turn, webhooks,
 };
 
 /// Content security policy: only content from this server may be loaded or run. The map draws in a worker, and scripts
@@ -103,6 +103,8 @@ pub struct Site {
     pub acme: Option<Arc<acme::Metrics>>,
     /// Metrics of the TURN server, if there is one.
     pub turn: Option<Arc<millrace_conference::turn::Metrics>>,
+    /// Counters of spans, if spans are recorded.
+    pub spans: Option<Arc<SpanCounts>>,
     /// The hooks to the app's back end, if any is configured.
     pub hooks: Option<Arc<Hooks>>,
     /// The lists that the nodes keep, if any.
@@ -140,6 +142,7 @@ impl Site {
             ca: None,
             acme: None,
             turn: None,
+            spans: None,
             hooks: None,
             presence: None,
             webhooks: None,
@@ -227,6 +230,9 @@ impl Site {
         }
         if let Some(webhooks) = &self.webhooks {
             webhooks::render(webhooks, &mut out);
+        }
+        if let Some(counts) = &self.spans {
+            traces::render(counts, &mut out);
         }
         log::render(&mut out);
         let out = out.into_text();

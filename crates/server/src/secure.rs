@@ -50,7 +50,8 @@ pub fn check(config: &Config) -> anyhow::Result<()> {
     anyhow::bail!("refusing to start: other machines can reach {kind}{address}, and{list}\n{LOOPBACK}")
 }
 
-fn is_reached(address: SocketAddr) -> bool {
+/// Returns whether other machines can reach this address.
+pub fn is_reached(address: SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
 }
 

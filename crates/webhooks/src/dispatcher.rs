@@ -318,6 +318,7 @@ mod tests {
                 time_ms: offset,
                 key: None,
                 expires_ms: None,
+                is_traced: false,
                 kind: Kind::Json,
                 is_deletion: false,
             };

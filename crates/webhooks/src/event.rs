@@ -178,6 +178,8 @@ pub fn decode(channel: &ChannelName, at: Position, publication: &Publication, wa
             }
             let published = event(EventType::Publication).field("channel", channel.as_str());
             let published = published.field("position", &at.to_string()).optional("key", key);
+            let trace = publication.trace().map(|trace| trace.to_string());
+            let published = published.optional("trace", trace.as_deref());
             Some(match is_deletion {
                 true => published.field("deleted", &true).finish(),
                 false => published.data(publication).finish(),
@@ -232,7 +234,6 @@ impl EventBuilder {
     }
 
     fn data(mut self, publication: &Publication) -> Self {
-        self.0.json.push(b',');
         write_data(&mut self.0.json, publication.kind(), publication.data());
         self
     }
@@ -265,7 +266,7 @@ mod tests {
         let key = key.map(Into::into);
         let kind = Kind::detect(data.as_bytes());
         Publication::new(
-            PublicationHead { offset: 7, time_ms: 1000, key, expires_ms: None, kind, is_deletion },
+            PublicationHead { offset: 7, time_ms: 1000, key, expires_ms: None, is_traced: false, kind, is_deletion },
             data.as_bytes(),
         )
     }

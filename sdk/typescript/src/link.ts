@@ -22,6 +22,8 @@ export interface Draft extends Payload {
   readonly idempotency_key: string;
   /** Publishes only if this is the position of the newest publication of the key. Keyed states only. */
   readonly if_match?: string | undefined;
+  /** Trace context, the value of a `traceparent` header. */
+  readonly trace?: string | undefined;
 }
 
 /** Deletes a key of a keyed state. */

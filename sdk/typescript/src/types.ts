@@ -25,6 +25,8 @@ export interface Event<T = unknown, Channel extends string = string> {
   readonly replayed: boolean;
   /** Conflation key: only the newest publication with a key is current. */
   readonly key?: string | undefined;
+  /** Trace context of the publisher, the value of a `traceparent` header. `traced` publishes with one. */
+  readonly trace?: string | undefined;
   /** True if the publication deletes its key from a keyed state. */
   readonly deleted?: true | undefined;
   /** True in the mark of a subscription from `state`, which is no publication: the whole state has arrived. */

@@ -131,7 +131,7 @@ test('a channel that is no state, and a forbidden state, reject', async () => {
   const mr = connect();
   const none = state(mr, 'plain/1');
   await expect(none.ready).rejects.toMatchObject({ code: 'rejected', reason: 'bad_request' });
-  expect(() => mr.subscribe('list/#', { from: 'state' })).toThrow('a wildcard supports only');
+  expect(() => mr.subscribe('list/#', { from: 'state' })).toThrow('a wildcard starts from now');
   let cause: unknown;
   none.on(() => {}, (ended) => (cause = ended));
   expect(cause).toMatchObject({ reason: 'bad_request' });

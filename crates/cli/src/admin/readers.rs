@@ -3,7 +3,10 @@
 use clap::Args as ClapArgs;
 use serde_json::Value;
 
-use super::{To, bytes, report_missing, table, text};
+use super::{
+    request::{To, report_missing, text},
+    table::{bytes, table},
+};
 use crate::{number::number, output};
 
 #[derive(ClapArgs)]

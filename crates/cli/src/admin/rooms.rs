@@ -3,7 +3,10 @@
 use clap::Args as ClapArgs;
 use serde_json::Value;
 
-use super::{Pages, To, list, report_missing, table, text};
+use super::{
+    request::{Pages, To, list, report_missing, text},
+    table::table,
+};
 use crate::output;
 
 #[derive(ClapArgs)]

@@ -3,7 +3,10 @@
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::{Map, Value, json};
 
-use super::{Pages, To, change, list, report_missing, table, text};
+use super::{
+    request::{Pages, To, change, list, report_missing, text},
+    table::{table, time},
+};
 use crate::output;
 
 #[derive(Subcommand)]
@@ -116,5 +119,5 @@ async fn show(to: To) -> anyhow::Result<()> {
 }
 
 fn time_ms(row: &Value, field: &str) -> String {
-    row[field].as_u64().map_or_else(|| "-".into(), |ms| super::time(ms / 1000))
+    row[field].as_u64().map_or_else(|| "-".into(), |ms| time(ms / 1000))
 }

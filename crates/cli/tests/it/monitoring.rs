@@ -33,6 +33,7 @@ const OPTIONAL: &[(&str, &str, &str)] = &[
     ("millrace_engine_repairs_total", "repairs", "crates/engine/src/remote/mod.rs"),
     ("millrace_engine_requests_total", "requests", "crates/engine/src/remote/mod.rs"),
     ("millrace_engine_retries_total", "retries", "crates/engine/src/remote/mod.rs"),
+    ("millrace_spans_total", "millrace_spans_total", "crates/server/src/traces.rs"),
 ];
 
 /// Starts a server with hooks, and returns it with its metrics.

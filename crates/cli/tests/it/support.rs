@@ -1,5 +1,5 @@
-//! Real `millrace` processes and a minimal HTTP client for tests. The client uses HTTP/1.0, where the end of the
-//! connection ends the body.
+//! Real `millrace` processes and a minimal HTTP client for tests. The client uses HTTP/1.0, or HTTP/1.1 with
+//! `Connection: close`: the end of the connection ends the body.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -227,7 +227,9 @@ fn try_send(address: &str, method: &str, path: &str, headers: &[&str], body: &st
     stream.set_read_timeout(Some(BOUND)).expect("a time that is not 0");
     let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
     let length = body.len();
-    write!(stream, "{method} {path} HTTP/1.0\r\n{headers}Content-Length: {length}\r\n\r\n{body}")?;
+    // A request with a host is sent as browsers send it.
+    let version = if headers.contains("Host: ") { "1.1\r\nConnection: close" } else { "1.0" };
+    write!(stream, "{method} {path} HTTP/{version}\r\n{headers}Content-Length: {length}\r\n\r\n{body}")?;
     Ok(stream)
 }
 

@@ -22,6 +22,9 @@ pub struct Message {
     pub time: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Trace context of the publisher: the value of a `traceparent` header (W3C Trace Context).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
     /// Payload as JSON; if `encoding` is `base64`, a string with base64. `null` if the key is deleted.
     #[serde(default = "null")]
     pub data: Box<RawValue>,

@@ -54,6 +54,7 @@ struct Publication {
     position: String,
     time: u64,
     key: Option<String>,
+    trace: Option<String>,
     #[serde(default = "null")]
     data: Box<RawValue>,
     #[serde(default)]
@@ -109,9 +110,9 @@ async fn read_page(rest: &mut Range, client: &reqwest::Client, sink: &mut Sink<'
         return Err(End::Fatal(SubscriptionError::Protocol(what)));
     }
     rest.limit = rest.limit.map(|limit| limit.saturating_sub(messages.len() as u64));
-    for Publication { position, time, key, data, deleted, encoding } in messages {
+    for Publication { position, time, key, trace, data, deleted, encoding } in messages {
         let channel = rest.channel.clone();
-        report(Update::Message(Message { channel, position, time, key, data, deleted, encoding }))?;
+        report(Update::Message(Message { channel, position, time, key, trace, data, deleted, encoding }))?;
     }
     rest.since = position;
     Ok(more && rest.limit != Some(0))

@@ -117,7 +117,7 @@ pub fn read<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<Option<T>
 #[cfg(test)]
 mod tests {
     use millrace_delivery::{Bounds, History};
-    use millrace_protocol::{Expected, Kind, PublicationHead};
+    use millrace_protocol::{Expected, Kind, PublicationHead, TraceContext};
 
     use super::*;
 
@@ -131,10 +131,12 @@ mod tests {
             time_ms: 5,
             key: Some("k".into()),
             expires_ms: Some(9),
+            is_traced: false,
             kind: Kind::Binary,
             is_deletion: false,
         };
-        Publication::new(head, b"\xff\0data")
+        let trace = TraceContext { trace_id: [1; 16], span_id: [2; 8], flags: 1 };
+        Publication::with_trace(head, b"\xff\0data", Some(trace))
     }
 
     /// A process of one version must understand one of another version. A change of these bytes needs a new number of
@@ -152,15 +154,16 @@ mod tests {
         let append = Request::Append { channel: "a/b".into(), publication: Box::new(publication_new) };
         check(
             &ToSuccessor::Request { number: 1, request: append },
-            "1f00000002010003612f6201016b0101010169010568656c6c6f00000000010107ac02",
+            "2000000002010003612f6201016b0101010169010568656c6c6f0000000000010107ac02",
         );
         let published = ToPredecessor::Published { channel: "a".into(), epoch: Epoch(7), publication: publication() };
-        check(&published, "1500000001016107ac020501016b0109020006ff0064617461");
+        let trace = "01".repeat(16) + &"02".repeat(8) + "01";
+        check(&published, &format!("2f00000001016107ac020501016b01090201001fff0064617461{trace}"));
         let mut history = History::new(Epoch(7));
         let bounds = Bounds { count_max: 9, bytes_max: 99, age_max_ms: 9, keys_max: 9 };
         history.append(NewPublication { key: Some("k".into()), ..NewPublication::new(Kind::Json, "1") }, 5, &bounds);
         let saved = SavedChannel { name: "a".into(), holder: Holder::new(3), history: history.save() };
-        check(&ToSuccessor::Channel(saved), "190000000001610000030701050001010501016b000000013100010000");
+        check(&ToSuccessor::Channel(saved), "1a0000000001610000030701050001010501016b00000000013100010000");
     }
 
     /// Checks the bytes of a frame, and that the frame read from them has the same bytes.

@@ -100,10 +100,11 @@ impl Batch {
                 time_ms,
                 key: new.key.clone(),
                 expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl)),
+                is_traced: false,
                 kind: new.kind,
                 is_deletion: new.is_deletion,
             };
-            Publication::new(head, &new.data)
+            Publication::with_trace(head, &new.data, new.trace())
         };
         Self { token, before, publications: new.iter().enumerate().map(place).collect(), carried: None }
     }
@@ -179,8 +180,8 @@ impl Batch {
 fn encode_publication(out: &mut BytesMut, publication: &Publication) {
     out.put_u64(publication.time_ms);
     out.put_u64(publication.expires_ms.unwrap_or(0));
-    let key = publication.key.as_deref();
-    encode_tail(out, publication.kind, publication.is_deletion, key, publication.data());
+    let PublicationHead { kind, is_deletion, ref key, .. } = **publication;
+    encode_tail(out, kind, is_deletion, key.as_deref(), publication.data(), publication.trace());
 }
 
 fn carried(bytes: &mut Bytes) -> Option<Carried> {
@@ -196,8 +197,9 @@ fn carried(bytes: &mut Bytes) -> Option<Carried> {
 fn publication(bytes: &mut Bytes, offset: u64) -> Option<Publication> {
     let time_ms = bytes.try_get_u64().ok()?;
     let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
-    let Tail { kind, is_deletion, key, data } = decode_tail(bytes)?;
-    Some(Publication::new(PublicationHead { offset, time_ms, key, expires_ms, kind, is_deletion }, &data))
+    let Tail { kind, is_deletion, key, data, trace } = decode_tail(bytes)?;
+    let head = PublicationHead { offset, time_ms, key, expires_ms, kind, is_traced: false, is_deletion };
+    Some(Publication::with_trace(head, &data, trace))
 }
 
 #[cfg(test)]

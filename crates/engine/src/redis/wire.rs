@@ -17,7 +17,7 @@ const VERSION: u8 = 1;
 /// Encodes the tail: the part of a publication that its publisher supplies.
 pub fn tail(new: &NewPublication) -> Vec<u8> {
     let mut tail = Vec::with_capacity(TAIL_BYTES + new.cost_bytes());
-    encode_tail(&mut tail, new.kind, new.is_deletion, new.key.as_deref(), &new.data);
+    encode_tail(&mut tail, new.kind, new.is_deletion, new.key.as_deref(), &new.data, new.trace());
     tail
 }
 
@@ -44,9 +44,9 @@ pub fn publication(bytes: &mut Bytes) -> Option<(Epoch, Publication)> {
     let offset = bytes.try_get_u64().ok()?;
     let time_ms = bytes.try_get_u64().ok()?;
     let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
-    let Tail { kind, is_deletion, key, data } = decode_tail(bytes)?;
-    let head = PublicationHead { offset, time_ms, key, expires_ms, kind, is_deletion };
-    (offset > 0).then(|| (epoch, Publication::new(head, &data)))
+    let Tail { kind, is_deletion, key, data, trace } = decode_tail(bytes)?;
+    let head = PublicationHead { offset, time_ms, key, expires_ms, kind, is_traced: false, is_deletion };
+    (offset > 0).then(|| (epoch, Publication::with_trace(head, &data, trace)))
 }
 
 /// Decodes a stored entry, which contains exactly one publication.
@@ -58,7 +58,7 @@ pub fn entry(bytes: Bytes) -> Option<Publication> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_protocol::Kind;
+    use millrace_protocol::{Kind, TraceContext};
 
     use super::*;
 
@@ -72,6 +72,10 @@ mod tests {
         entry
     }
 
+    fn trace() -> TraceContext {
+        TraceContext { trace_id: [1; 16], span_id: [2; 8], flags: 3 }
+    }
+
     fn new(key: Option<&str>, kind: Kind, data: &[u8]) -> NewPublication {
         NewPublication { key: key.map(Into::into), ..NewPublication::new(kind, Bytes::copy_from_slice(data)) }
     }
@@ -83,6 +87,8 @@ mod tests {
             new(Some(""), Kind::Text, b""),
             new(Some(&"k".repeat(255)), Kind::Binary, &[0, 255, 10, 13]),
             NewPublication::deletion("gone".into()),
+            new(Some("k"), Kind::Text, b"traced").traced(Some(trace())),
+            NewPublication::deletion("gone".into()).traced(Some(trace())),
         ];
         let mut bytes = vec![VERSION, 3];
         bytes.extend_from_slice(b"a/b");
@@ -93,7 +99,7 @@ mod tests {
             assert_eq!((epoch, publication.offset, publication.time_ms), (Epoch(7), 3, 1_700_000_000_123));
             assert_eq!((publication.key.as_ref(), publication.kind), (new.key.as_ref(), new.kind));
             assert_eq!((publication.expires_ms, publication.data()), (None, &new.data[..]));
-            assert_eq!(publication.is_deletion, new.is_deletion);
+            assert_eq!((publication.is_deletion, publication.trace()), (new.is_deletion, new.trace()));
         }
     }
 
@@ -113,6 +119,10 @@ mod tests {
         let deletion = encoded(&NewPublication::deletion("key".into()));
         let with_payload = [&deletion[..deletion.len() - 4], &[0, 0, 0, 1, b'x']].concat();
         assert!(entry(with_payload.into()).is_none(), "a deletion with a payload");
+        let traced = encoded(&new(Some("key"), Kind::Json, b"{}").traced(Some(trace())));
+        for length in 0..traced.len() {
+            assert!(entry(Bytes::copy_from_slice(&traced[..length])).is_none(), "{length} bytes with a context");
+        }
         let mut enormous = whole;
         let at = enormous.len() - 6;
         enormous[at..at + 4].copy_from_slice(&u32::MAX.to_be_bytes());

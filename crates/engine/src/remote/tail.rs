@@ -2,15 +2,20 @@
 //! big-endian.
 //!
 //! ```text
-//! tail  kind (1), 0 or 1 + length of the key (2), key, length of the payload (4), payload
+//! tail  kind (1), 0 or 1 + length of the key (2), key, length of the payload (4), payload, trace context (25)?
 //! kind  1: JSON, 2: text, 3: binary, 4: JSON or text, 5: deletion of the key (no payload)
 //! ```
+//!
+//! The highest bit of the length of the payload says that a trace context follows. A version without trace contexts
+//! refuses such a tail.
 
 use bytes::{Buf, BufMut, Bytes};
-use millrace_protocol::Kind;
+use millrace_protocol::{Kind, TraceContext};
 
-/// Bytes of a tail without its key and payload.
+/// Bytes of a tail without its key, payload and trace context.
 pub(crate) const TAIL_BYTES: usize = 1 + 2 + 4;
+/// Bit of the length of the payload.
+const TRACED: u32 = 1 << 31;
 /// Kind of a deletion. `library.lua` uses this number, too.
 const DELETION: u8 = 5;
 
@@ -20,11 +25,19 @@ pub(crate) struct Tail {
     pub is_deletion: bool,
     pub key: Option<Box<str>>,
     pub data: Bytes,
+    pub trace: Option<TraceContext>,
 }
 
 /// Encodes a tail. `NewPublication::check` and `limits.message_bytes_max` keep keys and payloads far below the maximum
 /// of the length fields.
-pub(crate) fn encode_tail(out: &mut impl BufMut, kind: Kind, is_deletion: bool, key: Option<&str>, data: &[u8]) {
+pub(crate) fn encode_tail(
+    out: &mut impl BufMut,
+    kind: Kind,
+    is_deletion: bool,
+    key: Option<&str>,
+    data: &[u8],
+    trace: Option<TraceContext>,
+) {
     out.put_u8(match kind {
         _ if is_deletion => DELETION,
         Kind::Json => 1,
@@ -34,8 +47,11 @@ pub(crate) fn encode_tail(out: &mut impl BufMut, kind: Kind, is_deletion: bool, 
     });
     out.put_u16(key.map_or(0, |key| key.len() + 1) as u16);
     out.put_slice(key.unwrap_or_default().as_bytes());
-    out.put_u32(data.len() as u32);
+    out.put_u32(data.len() as u32 | if trace.is_some() { TRACED } else { 0 });
     out.put_slice(data);
+    if let Some(trace) = trace {
+        out.put_slice(&trace.to_bytes());
+    }
 }
 
 /// Decodes the next tail. Returns `None` if it is malformed.
@@ -52,10 +68,14 @@ pub(crate) fn decode_tail(bytes: &mut Bytes) -> Option<Tail> {
         Some(length) => Some(take_text(bytes, length.into())?),
         None => None,
     };
-    let length = bytes.try_get_u32().ok()? as usize;
-    let data = take(bytes, length)?;
+    let length = bytes.try_get_u32().ok()?;
+    let data = take(bytes, (length & !TRACED) as usize)?;
+    let trace = match length & TRACED {
+        0 => None,
+        _ => Some(TraceContext::from_bytes(&take(bytes, TraceContext::BYTES)?).ok()?),
+    };
     let is_valid = !is_deletion || (key.is_some() && data.is_empty());
-    is_valid.then_some(Tail { kind, is_deletion, key, data })
+    is_valid.then_some(Tail { kind, is_deletion, key, data, trace })
 }
 
 pub(crate) fn take_text(bytes: &mut Bytes, length: usize) -> Option<Box<str>> {

@@ -15,7 +15,7 @@ use crate::{Config, OpenError};
 
 /// Application ID that marks a file as ours ("mlrc"). A newer schema has a higher number.
 const APPLICATION: i64 = 0x6d6c_7263;
-const SCHEMA: i64 = 2;
+const SCHEMA: i64 = 3;
 
 /// Maximum time that a statement waits for another program that reads or copies the file.
 const BUSY: Duration = Duration::from_secs(5);
@@ -57,7 +57,8 @@ const TABLES: &str = "
         key TEXT,
         expires_ms INTEGER,
         kind INTEGER NOT NULL,
-        data BLOB NOT NULL
+        data BLOB NOT NULL,
+        trace BLOB
     );
     CREATE UNIQUE INDEX publications_by_position ON publications (channel, offset);
     CREATE TABLE idempotency_keys (
@@ -68,6 +69,9 @@ const TABLES: &str = "
         PRIMARY KEY (channel, key)
     ) WITHOUT ROWID;
     CREATE INDEX idempotency_keys_by_time ON idempotency_keys (time_ms);";
+
+/// Adds to the tables of schema 2 what schema 3 has: the trace context of a publication. It costs a byte without one.
+const TRACE: &str = "ALTER TABLE publications ADD COLUMN trace BLOB;";
 
 /// State of one channel in the file, and the limits of its history.
 #[derive(Clone, Copy, Debug)]
@@ -215,8 +219,8 @@ fn prepare(db: &Connection) -> Result<(), FileFault> {
         let state = state::TABLES;
         db.execute_batch(&format!("BEGIN IMMEDIATE; {TABLES} {state} {marks} COMMIT"))?;
     } else if schema < SCHEMA {
-        let state = state::TABLES;
-        db.execute_batch(&format!("BEGIN IMMEDIATE; {state} PRAGMA user_version = {SCHEMA}; COMMIT"))?;
+        let state = if schema < 2 { state::TABLES } else { "" };
+        db.execute_batch(&format!("BEGIN IMMEDIATE; {state} {TRACE} PRAGMA user_version = {SCHEMA}; COMMIT"))?;
     }
     Ok(())
 }

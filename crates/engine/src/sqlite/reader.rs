@@ -12,7 +12,8 @@ use std::{
 
 use millrace_delivery::{Bounds, Page, PageLimit, Part};
 use millrace_protocol::{
-    ChannelName, Code, Epoch, Error, Gap, Kind, Position, Publication, PublicationHead, Since, session::Policy,
+    ChannelName, Code, Epoch, Error, Gap, Kind, Position, Publication, PublicationHead, Since, TraceContext,
+    session::Policy,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::sync::oneshot;
@@ -204,7 +205,7 @@ impl<'a> LogSnapshot<'a> {
 
     /// Reads the publications after an offset, as many as a page needs.
     fn read(&self, after: u64, policy: Policy, limit: PageLimit, now_ms: u64) -> rusqlite::Result<Vec<Publication>> {
-        let sql = "SELECT offset, time_ms, key, expires_ms, kind, data FROM publications
+        let sql = "SELECT offset, time_ms, key, expires_ms, kind, data, trace FROM publications
             WHERE channel = ?1 AND offset > ?2 ORDER BY offset";
         let mut statement = self.db.prepare_cached(sql)?;
         let mut rows = statement.query(params![self.id, after])?;
@@ -244,7 +245,7 @@ impl<'a> LogSnapshot<'a> {
             _ => (0, top.offset, None),
         };
         let sql = format!(
-            "SELECT p.offset, p.time_ms, p.key, p.expires_ms, p.kind, p.data FROM publications p
+            "SELECT p.offset, p.time_ms, p.key, p.expires_ms, p.kind, p.data, p.trace FROM publications p
              WHERE p.channel = ?1 AND p.offset > ?2 AND (p.kind = {DELETION} AND p.offset > ?3 OR EXISTS
              (SELECT 1 FROM state_keys s WHERE s.channel = ?1 AND s.key = p.key AND s.offset = p.offset))
              ORDER BY p.offset"
@@ -279,10 +280,12 @@ fn publication(row: &Row<'_>) -> rusqlite::Result<Publication> {
         time_ms: row.get(1)?,
         key: row.get_ref(2)?.as_str_or_null()?.map(Into::into),
         expires_ms: row.get(3)?,
+        is_traced: false,
         kind: kind_of(kind),
         is_deletion: kind == DELETION,
     };
-    Ok(Publication::new(head, row.get_ref(5)?.as_blob()?))
+    let trace = row.get_ref(6)?.as_blob_or_null()?.and_then(|bytes| TraceContext::from_bytes(bytes).ok());
+    Ok(Publication::with_trace(head, row.get_ref(5)?.as_blob()?, trace))
 }
 
 /// Returns the number of the kind of a publication in the file.

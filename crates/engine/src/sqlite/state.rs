@@ -30,7 +30,7 @@ pub(super) const TABLES: &str = "
 
 /// Selects the oldest publications of a state's log: time, bytes, whether the state needs the publication, kind.
 pub(super) const OLDEST: &str = "
-    SELECT p.time_ms, length(p.data) + ifnull(octet_length(p.key), 0), s.key IS NOT NULL, p.kind
+    SELECT p.time_ms, length(p.data) + ifnull(octet_length(p.key), 0) + ifnull(length(p.trace), 0), s.key IS NOT NULL, p.kind
     FROM publications p LEFT JOIN state_keys s ON s.channel = p.channel AND s.key = p.key AND s.offset = p.offset
     WHERE p.channel = ?1 AND p.offset >= ?2 ORDER BY p.offset";
 
@@ -122,7 +122,7 @@ pub(super) fn put(
     }
     if let Some(old) = known.filter(|entry| entry.offset < log.first) {
         let sql = "DELETE FROM publications WHERE channel = ?1 AND offset = ?2
-            RETURNING length(data) + ifnull(octet_length(key), 0)";
+            RETURNING length(data) + ifnull(octet_length(key), 0) + ifnull(length(trace), 0)";
         let bytes: usize = db.prepare_cached(sql)?.query_row(params![log.id, old.offset], |row| row.get(0))?;
         state.old -= 1;
         state.old_bytes -= bytes;

@@ -11,7 +11,9 @@ use std::{
 };
 
 use millrace_delivery::Bounds;
-use millrace_protocol::{ChannelName, Code, Epoch, Error, NewPublication, Position, Publication, PublicationHead};
+use millrace_protocol::{
+    ChannelName, Code, Epoch, Error, NewPublication, Position, Publication, PublicationHead, TraceContext,
+};
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::oneshot;
 
@@ -263,12 +265,13 @@ impl<D: Deliver> Writer<D> {
             key: new.key.clone(),
             // SQLite's integers are signed.
             expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl).min(i64::MAX as u64)),
+            is_traced: false,
             kind: new.kind,
             is_deletion: new.is_deletion,
         };
-        let publication = Publication::new(head, &new.data);
-        let sql = "INSERT INTO publications (channel, offset, time_ms, key, expires_ms, kind, data)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let publication = Publication::with_trace(head, &new.data, new.trace());
+        let sql = "INSERT INTO publications (channel, offset, time_ms, key, expires_ms, kind, data, trace)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         let PublicationHead { offset, time_ms, key, expires_ms, .. } = &*publication;
         let kind = number_of(&publication);
         self.file.db.prepare_cached(sql)?.execute(params![
@@ -278,7 +281,8 @@ impl<D: Deliver> Writer<D> {
             key,
             expires_ms,
             kind,
-            publication.data()
+            publication.data(),
+            publication.trace().map(TraceContext::to_bytes)
         ])?;
         if log.len() == 0 {
             log.oldest_time_ms = *time_ms;
@@ -376,7 +380,8 @@ impl<D: Deliver> Writer<D> {
         }
         let (from, others) = (log.first, self.size - log.size());
         {
-            let sql = "SELECT time_ms, length(data) + ifnull(octet_length(key), 0), 0, kind FROM publications
+            let sql = "SELECT time_ms, length(data) + ifnull(octet_length(key), 0) + ifnull(length(trace), 0), 0, kind
+                FROM publications
                 WHERE channel = ?1 AND offset >= ?2 ORDER BY offset";
             let mut statement = self.file.db.prepare_cached(if log.state.is_some() { state::OLDEST } else { sql })?;
             let mut rows = statement.query(params![log.id, from])?;

@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use millrace_engine::{Config, HistoryConfig};
 use millrace_protocol::{
-    Code, Epoch, Holder, INTERNAL, Kind, NewPublication, Pattern, Position, Since,
+    Code, Epoch, Holder, INTERNAL, Kind, NewPublication, Pattern, Position, Since, TraceContext,
     session::{Policy, Target},
 };
 
@@ -16,6 +16,8 @@ use crate::{
 /// Margin for the engine's own clock. Its estimate is as good as the engine's fastest answer: after a slow first answer
 /// the clock may be set back by half of that time.
 const SURELY: Duration = Duration::from_millis(200);
+/// Trace context that publications carry.
+const TRACE: TraceContext = TraceContext { trace_id: [7; 16], span_id: [9; 8], flags: 1 };
 
 #[test]
 fn positions_increase_by_one_and_arrive_in_order() {
@@ -284,6 +286,8 @@ fn payloads_of_every_kind_round_trip() {
             NewPublication { key: Some("k\u{e4}".into()), ..text("") },
             NewPublication { ttl_ms: Some(60_000), ..NewPublication::new(Kind::Binary, [0, 255, 10, 13]) },
             NewPublication::new(Kind::Binary, vec![7; 1 << 20]),
+            text("traced").traced(Some(TRACE)),
+            NewPublication { key: Some("k".into()), ..NewPublication::new(Kind::Json, b"[]") }.traced(Some(TRACE)),
         ];
         let positions: Vec<_> = all.iter().map(|new| world.append("any", new.clone())).collect();
         let mut since = Since::Earliest;
@@ -296,7 +300,7 @@ fn payloads_of_every_kind_round_trip() {
         }
         for ((publication, new), position) in read.iter().zip(&all).zip(&positions) {
             assert_eq!((&publication.key, publication.kind, publication.data()), (&new.key, new.kind, &new.data[..]));
-            assert_eq!(publication.offset, position.offset);
+            assert_eq!((publication.offset, publication.trace()), (position.offset, new.trace()));
             // The times of a log never decrease. If the engine's clock goes back, the time of the previous publication
             // is used.
             let came_ms = publication.expires_ms.zip(new.ttl_ms).map(|(expires, ttl)| expires - ttl);

@@ -130,6 +130,7 @@ fn changes_during_a_read_of_the_state_are_not_missed() {
                 time_ms: 0,
                 key,
                 expires_ms,
+                is_traced: false,
                 kind: head.kind,
                 is_deletion,
             };

@@ -126,10 +126,9 @@ mod tests {
         for scenario in SCENARIOS {
             let has_path = FORMS.into_iter().any(|form| {
                 let parts = Settings::read(scenario, form, &[]).expect("a form").parts;
-                parts
-                    .values()
-                    .filter_map(|part| part.get("path"))
-                    .any(|path| path.as_table().map_or_else(|| path.as_str() != Some(""), |table| !table.is_empty()))
+                parts.values().filter_map(|part| part.get("path")).any(|path| {
+                    path.as_table().map_or_else(|| path.as_str() != Some("none"), |table| !table.is_empty())
+                })
             });
             assert_eq!(scenario.about().needs.contains(&Need::Links), has_path, "{}", scenario.name);
         }

@@ -3,8 +3,8 @@ use serde::Serialize;
 
 use crate::{ChannelName, Epoch, Gap, Kind, Position, Publication, Since};
 
-/// Appends `{"push"?, "channel"?, "position", "time", "key"?, "data", "encoding"?}` without line breaks. A deletion has
-/// `"deleted": true` in place of `data`.
+/// Appends `{"push"?, "channel"?, "position", "time", "key"?, "trace"?, "data", "encoding"?}` without line breaks. A
+/// deletion has `"deleted": true` in place of `data`.
 pub fn write_envelope(
     out: &mut Vec<u8>,
     push: bool,
@@ -17,23 +17,27 @@ pub fn write_envelope(
     Position { epoch, offset: publication.offset }.write(out);
     out.extend_from_slice(b"\",\"time\":");
     out.extend_from_slice(itoa::Buffer::new().format(publication.time_ms).as_bytes());
-    out.push(b',');
     if let Some(key) = &publication.key {
-        out.extend_from_slice(b"\"key\":");
+        out.extend_from_slice(b",\"key\":");
         write_json(out, key.as_ref());
-        out.push(b',');
+    }
+    if let Some(trace) = publication.trace() {
+        out.extend_from_slice(b",\"trace\":\"");
+        trace.write(out);
+        out.push(b'"');
     }
     if publication.is_deletion {
-        out.extend_from_slice(b"\"deleted\":true}");
+        out.extend_from_slice(b",\"deleted\":true}");
         return;
     }
     write_data(out, publication.kind(), publication.data());
     out.push(b'}');
 }
 
-/// Appends `"data"`, and `"encoding"` for a binary payload: the fields that [`crate::session::decode_data`] decodes.
+/// Appends `"data"`, and `"encoding"` for a binary payload, each after a comma: the fields that
+/// [`crate::session::decode_data`] decodes.
 pub fn write_data(out: &mut Vec<u8>, kind: Kind, data: &[u8]) {
-    out.extend_from_slice(b"\"data\":");
+    out.extend_from_slice(b",\"data\":");
     match kind {
         Kind::Json => write_without_line_breaks(out, data),
         Kind::Text | Kind::Utf8 => write_json(out, &String::from_utf8_lossy(data)),

@@ -301,7 +301,15 @@ mod tests {
 
     fn publication(kind: Kind, data: &'static [u8]) -> Publication {
         Publication::new(
-            PublicationHead { offset: 7, time_ms: 5, key: None, expires_ms: None, kind, is_deletion: false },
+            PublicationHead {
+                offset: 7,
+                time_ms: 5,
+                key: None,
+                expires_ms: None,
+                is_traced: false,
+                kind,
+                is_deletion: false,
+            },
             data,
         )
     }

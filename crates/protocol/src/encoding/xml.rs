@@ -10,7 +10,7 @@ use crate::{Epoch, Gap, Kind, Publication, Since};
 
 const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n";
 
-/// Returns `<answer position more?><gap from to/><message position time key><data>..</data></message></answer>`.
+/// Returns `<answer position more?><gap from to/><message position time key trace><data>..</data></message></answer>`.
 pub fn answer(position: Since, more: bool, gap: Option<Gap>, epoch: Epoch, publications: &[Publication]) -> String {
     let more = if more { " more=\"true\"" } else { "" };
     let mut out = format!("{DECLARATION}<answer position=\"{position}\"{more}>");
@@ -43,6 +43,9 @@ fn write_messages(out: &mut String, epoch: Epoch, publications: &[Publication]) 
         );
         if let Some(key) = &publication.key {
             let _ = write!(out, " key=\"{}\"", escape(key));
+        }
+        if let Some(trace) = publication.trace() {
+            let _ = write!(out, " trace=\"{trace}\"");
         }
         match publication.kind() {
             _ if publication.is_deletion => out.push_str(" deleted=\"true\">"),

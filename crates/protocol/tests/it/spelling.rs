@@ -2,7 +2,7 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use millrace_protocol::{
-    ChannelName, Encoding, Epoch, Gap, Kind, Position, Publication, PublicationHead, Since,
+    ChannelName, Encoding, Epoch, Gap, Kind, Position, Publication, PublicationHead, Since, TraceContext,
     encoding::Envelope,
     websocket::{BINARY, TEXT},
 };
@@ -123,6 +123,10 @@ fn envelope(push: &str, channel: Option<&ChannelName>, epoch: Epoch, publication
     words.push(format!("\"position\":\"{at}\""));
     words.push(format!("\"time\":{}", publication.time_ms));
     words.extend(publication.key.as_ref().map(|key| format!("\"key\":{}", json(key))));
+    words.extend(publication.trace().map(|trace| {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        format!("\"trace\":\"00-{}-{}-{:02x}\"", hex(&trace.trace_id), hex(&trace.span_id), trace.flags)
+    }));
     match publication.kind {
         Kind::Json => {
             let data = std::str::from_utf8(publication.data()).unwrap();
@@ -212,7 +216,14 @@ impl Dice {
             _ => (Kind::Binary, (0..self.below(400)).map(|_| self.0.next_u64() as u8).collect()),
         };
         let key = (self.below(3) == 0).then(|| self.text(30).into());
+        let trace = (self.below(4) == 0).then(|| {
+            let trace_id = u128::from(self.number() | 1).to_be_bytes();
+            let flags = self.number() as u8 | TraceContext::SAMPLED;
+            TraceContext { trace_id, span_id: (self.number() | 1).to_be_bytes(), flags }
+        });
         let (offset, time_ms) = (self.number(), self.number());
-        Publication::new(PublicationHead { offset, time_ms, key, expires_ms: None, kind, is_deletion: false }, &data)
+        let head =
+            PublicationHead { offset, time_ms, key, expires_ms: None, kind, is_traced: false, is_deletion: false };
+        Publication::with_trace(head, &data, trace)
     }
 }

@@ -139,7 +139,15 @@ mod tests {
         let at = |offset| Position { epoch: Epoch(1), offset };
         let publication = |offset| {
             let kind = Kind::Text;
-            let head = PublicationHead { offset, time_ms, key: None, expires_ms: None, kind, is_deletion: false };
+            let head = PublicationHead {
+                offset,
+                time_ms,
+                key: None,
+                expires_ms: None,
+                is_traced: false,
+                kind,
+                is_deletion: false,
+            };
             Publication::new(head, &[b'x'; 50])
         };
         let publications = (first..first + count).map(publication).collect();

@@ -191,7 +191,15 @@ mod tests {
     use super::*;
 
     fn publication(kind: Kind, data: &[u8]) -> Publication {
-        let head = PublicationHead { offset: 7, time_ms: 9, key: None, expires_ms: None, kind, is_deletion: false };
+        let head = PublicationHead {
+            offset: 7,
+            time_ms: 9,
+            key: None,
+            expires_ms: None,
+            kind,
+            is_deletion: false,
+            is_traced: false,
+        };
         Publication::new(head, data)
     }
 

@@ -46,6 +46,7 @@ pub struct Config {
     pub hooks: crate::hooks::Config,
     pub webhooks: crate::webhooks::Config,
     pub namespaces: BTreeMap<String, Namespace>,
+    pub traces: crate::traces::Config,
     pub drain: Drain,
     pub log: Log,
 }
@@ -302,6 +303,7 @@ impl Config {
             );
         }
         self.auth.check()?;
+        self.traces.check()?;
         self.hooks.check(&self.namespaces)?;
         self.webhooks.check(self.hook_settings(), &self.webhook_namespaces())?;
         if let Some(name) = self.namespaces.keys().find(|name| name.contains('/') || ChannelName::parse(name).is_err())

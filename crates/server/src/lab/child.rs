@@ -12,17 +12,10 @@ use std::{
 use millrace_protocol::{Code, Error};
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, kill_process_group, prlimit, waitid};
 
-/// Variables with the prefix of the settings that the lab reads: the programs of rivals.
-const TARGET_VARIABLES: [&str; 8] = [
-    "MILLRACE_CENTRIFUGO",
-    "MILLRACE_DURABLE_STREAMS",
-    "MILLRACE_MERCURE",
-    "MILLRACE_MOSQUITTO",
-    "MILLRACE_NATS",
-    "MILLRACE_NCHAN",
-    "MILLRACE_PUSHPIN",
-    "MILLRACE_UWS",
-];
+/// Prefix of the variables with the settings and secrets of a server.
+const PREFIX: &str = "MILLRACE_";
+/// Rest of the names of the variables with this prefix that the lab reads: the programs of rivals.
+const TARGETS: [&str; 8] = ["CENTRIFUGO", "DURABLE_STREAMS", "MERCURE", "MOSQUITTO", "NATS", "NCHAN", "PUSHPIN", "UWS"];
 /// The first process that the system ends when memory runs out is one of the lab, not the server.
 /// Source: proc(5), `/proc/pid/oom_score_adj`.
 const OOM_SCORE: &str = "800\n";
@@ -65,8 +58,7 @@ impl Program {
         // The settings and secrets of this server are not those of the servers that the lab starts.
         for (name, _) in std::env::vars_os() {
             if let Some(name) = name.to_str()
-                && (name.starts_with("MILLRACE_") || name == "NOTIFY_SOCKET")
-                && !TARGET_VARIABLES.contains(&name)
+                && (name == "NOTIFY_SOCKET" || name.strip_prefix(PREFIX).is_some_and(|rest| !TARGETS.contains(&rest)))
             {
                 command.env_remove(name);
             }

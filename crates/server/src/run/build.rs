@@ -29,6 +29,7 @@ use crate::{
     pages::Site,
     secure,
     tls::Tls,
+    traces,
     upgrade::{self, Seed, Takeover},
     webhooks::ListEvents,
 };
@@ -92,6 +93,8 @@ pub fn build(
     let local = Arc::new(WithLocal::new(engine, Epoch(getrandom::u32()?), router.clone()));
     let engine: Arc<dyn Engine> = local.clone();
     let node = node_name(&engine)?;
+    let recorder = traces::start(&config.traces)?;
+    recorder.iter().for_each(|recorder| router.record_spans(recorder.spans.clone()));
     let webhooks = config.webhooks.start(config.hook_settings(), &config.webhook_namespaces(), engine.clone())?;
     let consumer = webhooks.as_ref().map(|webhooks| Arc::new(ListEvents(webhooks.clone())) as Arc<dyn Consumer>);
     let start = |wanted| Presence::start(&node, engine.clone(), wanted, consumer.clone()).map(Arc::new);
@@ -108,6 +111,7 @@ pub fn build(
     site.public_metrics = config.server.public_metrics || secure::is_open(config);
     site.ca = ca;
     site.acme = tls.and_then(Tls::acme);
+    site.spans = recorder.map(|recorder| recorder.counts);
     site.hooks.clone_from(&hooks);
     site.webhooks.clone_from(&webhooks);
     let (race, race_openings) = race(config, sockets)?.unzip();

@@ -39,6 +39,7 @@ use crate::{
     memory,
     metrics::ShardMetrics,
     pages::Site,
+    secure,
     tls::Tls,
 };
 
@@ -170,6 +171,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
             "the stored revocations cannot be read yet; revoked tokens are accepted until the engine answers"
         );
     }
+    let is_reached = secure::is_reached(config.server.listen) || config.server.behind_proxy;
     for (((id, listener), asked), rooms_asked) in listeners.into_iter().enumerate().zip(asked).zip(rooms_asked) {
         let shard = ShardThread {
             id,
@@ -199,6 +201,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
             publication_events: services.webhooks.as_ref().and_then(|webhooks| webhooks.publications()),
             race: services.race.clone(),
             ready: services.ready.clone(),
+            forwards_traces: config.traces.forward.applies(is_reached),
             draining: controls.draining.subscribe(),
             config: controls.limits.subscribe(),
         };
@@ -271,6 +274,7 @@ struct ShardThread {
     publication_events: Option<Arc<dyn PublicationEvents>>,
     race: Option<Arc<Race>>,
     ready: Arc<AtomicBool>,
+    forwards_traces: bool,
     draining: watch::Receiver<Option<Drain>>,
     config: watch::Receiver<millrace_transport::Config>,
 }
@@ -302,6 +306,7 @@ impl ShardThread {
         });
         let (hooks, events) = (self.hooks, self.publication_events);
         let admission = Admission::new(config, self.draining, self.tickets, self.access, self.limits, hooks, events);
+        admission.forward_traces(self.forwards_traces);
         let conference =
             Conference::new(shard.clone(), admission.clone(), self.rooms, self.relays, self.room_questions);
         spawn_local(conference.clone().answer_questions(self.rooms_asked));

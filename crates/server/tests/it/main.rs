@@ -3,6 +3,8 @@
 
 mod key_sets;
 mod tokens;
+#[cfg(feature = "otlp")]
+mod traces;
 
 use std::{collections::BTreeMap, sync::Arc};
 

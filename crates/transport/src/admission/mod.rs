@@ -14,10 +14,15 @@ pub mod limits;
 mod publish;
 pub mod webhooks;
 
-use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
 use http::request::Parts;
-use millrace_protocol::{ChannelName, Error, ticket::TicketKey};
+use millrace_protocol::{ChannelName, Error, NewPublication, ticket::TicketKey};
 use tokio::sync::watch;
 
 pub(crate) use body::discard;
@@ -53,6 +58,7 @@ pub struct Admission {
     /// Receiver of publications that are events, if any namespace has such.
     publication_events: Option<Arc<dyn PublicationEvents>>,
     config: RefCell<Rc<Config>>,
+    forwards_traces: Cell<bool>,
     /// Set when the server drains.
     draining: watch::Receiver<Option<Drain>>,
 }
@@ -67,8 +73,22 @@ impl Admission {
         hooks: Option<Arc<dyn Hooks>>,
         publication_events: Option<Arc<dyn PublicationEvents>>,
     ) -> Rc<Self> {
-        let config = RefCell::new(Rc::new(config));
-        Rc::new(Self { access, limits, tickets, hooks, publication_events, config, draining })
+        let (config, forwards_traces) = (RefCell::new(Rc::new(config)), Cell::default());
+        Rc::new(Self { access, limits, tickets, hooks, publication_events, config, forwards_traces, draining })
+    }
+
+    /// Sets whether publications keep the trace contexts of their publishers. Until then, the contexts are removed.
+    pub fn forward_traces(&self, forwards: bool) {
+        self.forwards_traces.set(forwards);
+    }
+
+    /// Returns the publication without its trace context, unless contexts are forwarded.
+    #[inline]
+    fn without_unwanted_trace(&self, publication: NewPublication) -> NewPublication {
+        match publication.trace() {
+            Some(_) if !self.forwards_traces.get() => publication.traced(None),
+            _ => publication,
+        }
     }
 
     /// Returns the receiver of the publications of a channel if they are events. Cost without webhooks: one branch.

@@ -14,7 +14,11 @@ use std::{
 };
 
 use millrace_engine::{Answer, ChannelSlot};
-use millrace_node::{Metrics, NamespaceId, Shard, Sockets, namespaces::NamespaceCounters};
+use millrace_node::{
+    Metrics, NamespaceId, Shard, Sockets,
+    namespaces::NamespaceCounters,
+    spans::{OpenSpan, Step},
+};
 use millrace_protocol::{ChannelName, Code, Error, Holder, NewPublication, Permission, Position};
 
 use super::{
@@ -65,7 +69,7 @@ pub trait Publisher {
 pub enum Publishing<'a> {
     /// The publication was decided at once: refused, or passed to the engine.
     Decided(Answer<Result<Position, Error>>),
-    /// The back end is asked first. Dropping the future withdraws the publication.
+    /// The back end is asked first, or the steps are recorded. Dropping the future withdraws the publication.
     Asked(Pin<Box<dyn Future<Output = Result<Position, Error>> + 'a>>),
 }
 
@@ -140,38 +144,64 @@ pub fn publish<'a, S: Sockets>(
         return Publishing::Decided(Answer::now(Err(refused(shard, target, error))));
     }
     let name = target.channel.as_str();
-    let (hooks, events) = match admission {
-        Some(admission) => (admission.hooks(Hook::Publish, name), admission.publication_events(name)),
-        None => (None, None),
+    let (hooks, events, publication) = match admission {
+        Some(admission) => (
+            admission.hooks(Hook::Publish, name),
+            admission.publication_events(name),
+            admission.without_unwanted_trace(publication),
+        ),
+        None => (None, None, publication),
     };
-    match (hooks, events) {
-        (None, None) => Publishing::Decided(append(shard, publisher, target, publication)),
-        (hooks, events) => {
-            let back_end = BackEnd { hooks: hooks.cloned(), events: events.cloned(), bytes_max };
-            Publishing::Asked(Box::pin(back_end.publish(shard, publisher, target, publication)))
+    let span = publication.trace().and_then(|trace| {
+        let recorder = shard.span_recorder()?;
+        Some(OpenSpan::begin(recorder, Step::Publish, trace, &target.channel))
+    });
+    match (hooks, events, span) {
+        (None, None, None) => Publishing::Decided(append(shard, publisher, target, publication)),
+        (hooks, events, span) => {
+            let steps = Steps { hooks: hooks.cloned(), events: events.cloned(), bytes_max, span };
+            Publishing::Asked(Box::pin(steps.publish(shard, publisher, target, publication)))
         }
     }
 }
 
-/// The app's back end, which decides about a publication, is notified of it, or both.
-struct BackEnd {
+/// The steps of a publication that does not enter at once, or whose steps are recorded.
+struct Steps {
+    /// The app's back end, which decides about the publication.
     hooks: Option<Arc<dyn Hooks>>,
+    /// Receiver of the event that the publication is.
     events: Option<Arc<dyn PublicationEvents>>,
     bytes_max: usize,
+    /// Span of all steps, if the publication belongs to a trace that this node records.
+    span: Option<OpenSpan>,
 }
 
-impl BackEnd {
+impl Steps {
+    async fn publish<S: Sockets>(
+        mut self,
+        shard: &Rc<Shard<S>>,
+        publisher: &(impl Publisher + ?Sized),
+        target: &mut PublishTarget,
+        publication: NewPublication,
+    ) -> Result<Position, Error> {
+        let outcome = self.run(shard, publisher, target, publication).await;
+        if let Some(span) = &mut self.span {
+            span.set_outcome(&outcome);
+        }
+        outcome
+    }
+
     /// Asks the back end, then appends the publication with the payload that the back end has returned. The channel is
     /// registered for webhooks before, so that the event is not lost.
-    async fn publish<S: Sockets>(
-        self,
+    async fn run<S: Sockets>(
+        &self,
         shard: &Rc<Shard<S>>,
         publisher: &(impl Publisher + ?Sized),
         target: &mut PublishTarget,
         mut publication: NewPublication,
     ) -> Result<Position, Error> {
         if let Some(hooks) = &self.hooks {
-            let asked = hooks.publish(publisher.client(), target.channel.clone(), publication).await;
+            let asked = self.ask(hooks, publisher.client(), &target.channel, publication).await;
             let checked =
                 asked.and_then(|publication| check_size(self.bytes_max, publication.data.len()).map(|()| publication));
             publication = checked.map_err(|error| refused(shard, target, error))?;
@@ -179,11 +209,33 @@ impl BackEnd {
         if let Some(registering) = self.events.as_ref().and_then(|events| events.register(&target.channel)) {
             registering.await;
         }
-        let position = append(shard, publisher, target, publication).await?;
+        let mut span = self.span.as_ref().map(|span| span.child(Step::Engine, &target.channel));
+        let appended = append(shard, publisher, target, publication).await;
+        if let Some(span) = &mut span {
+            span.set_outcome(&appended);
+        }
+        let position = appended?;
+        drop(span);
         if let Some(events) = &self.events {
             events.published(&target.channel);
         }
         Ok(position)
+    }
+
+    /// Asks the back end. If the steps are recorded, the trace context of the question is that of its own span.
+    async fn ask(
+        &self,
+        hooks: &Arc<dyn Hooks>,
+        client: HookClient,
+        channel: &ChannelName,
+        publication: NewPublication,
+    ) -> Result<NewPublication, Error> {
+        let Some(span) = &self.span else { return hooks.publish(client, channel.clone(), publication).await };
+        let mut span = span.child(Step::Hook, channel);
+        let trace = publication.trace();
+        let asked = hooks.publish(client, channel.clone(), publication.traced(Some(span.context()))).await;
+        span.set_outcome(&asked);
+        asked.map(|publication| publication.traced(trace))
     }
 }
 

@@ -385,7 +385,7 @@ fn preflight() -> Response {
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, PATCH, DELETE"));
     let allowed = "authorization, content-type, idempotency-key, if-match, last-event-id, millrace-key, \
-         millrace-participant, millrace-resume, millrace-timeout, millrace-ttl";
+         millrace-participant, millrace-resume, millrace-timeout, millrace-ttl, traceparent, tracestate";
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     response

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, header, request::Parts};
 use hyper::body::Incoming;
-use millrace_protocol::{ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Position, session};
+use millrace_protocol::{
+    ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Position, TraceContext, session,
+};
 use serde_json::{Value, json};
 use tokio::task::coop::consume_budget;
 
@@ -24,6 +26,7 @@ use crate::{
 // Header names, parsed once instead of once per request.
 static KEY: HeaderName = HeaderName::from_static("millrace-key");
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 static TTL: HeaderName = HeaderName::from_static("millrace-ttl");
 
 /// Handles `POST /v1/channels/{channel}`: publishes the body.
@@ -174,8 +177,9 @@ pub fn answer_position(position: Position) -> Response {
     response
 }
 
-/// Sets key, time to live, idempotency key and condition from the headers. Errors: `bad_request`, `bad_position`,
-/// `too_large`.
+/// Sets key, time to live, idempotency key, condition and trace context from the headers.
+///
+/// Errors: `bad_request`, `bad_position`, `too_large`.
 pub fn with_headers(headers: &HeaderMap, publication: NewPublication) -> Result<NewPublication, Error> {
     let mut publication = with_conditions(headers, publication)?;
     publication.key = header_text(headers, &KEY)?.map(Into::into);
@@ -187,7 +191,10 @@ pub fn with_headers(headers: &HeaderMap, publication: NewPublication) -> Result<
     publication.check()
 }
 
-/// Sets idempotency key and condition from the headers. Errors: `bad_request`, `bad_position`.
+/// Sets idempotency key, condition and trace context from the headers. A malformed context is ignored, and so is a
+/// second one.
+///
+/// Errors: `bad_request`, `bad_position`. Source: W3C Trace Context, level 1, section 3.2.
 fn with_conditions(headers: &HeaderMap, mut publication: NewPublication) -> Result<NewPublication, Error> {
     publication.idempotency_key = header_text(headers, &IDEMPOTENCY_KEY)?.map(Into::into);
     if let Some(expected) = header_text(headers, &header::IF_MATCH)? {
@@ -196,7 +203,8 @@ fn with_conditions(headers: &HeaderMap, mut publication: NewPublication) -> Resu
             return Err(Error::new(Code::BadRequest, "`If-Match` is given twice; give one position"));
         }
     }
-    Ok(publication)
+    let trace = headers.get(&TRACEPARENT).and_then(|value| TraceContext::parse(value.as_bytes()).ok());
+    Ok(if trace.is_some() { publication.traced(trace) } else { publication })
 }
 
 fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Error> {

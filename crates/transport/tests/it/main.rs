@@ -34,4 +34,5 @@ mod session;
 mod state;
 mod switching;
 mod tls;
+mod traces;
 mod webhooks;

@@ -70,16 +70,16 @@ export class HttpLink implements Link {
     return (await this.http.json(path, Object.entries(query), ask)).body;
   }
 
-  #publish({ channel, type, data: body, key, ttl, idempotency_key, if_match, delete: deleted }: Draft & Partial<Deletion>, signal?: AbortSignal): Promise<Commands['publish'][1]> {
+  #publish({ channel, type, data: body, key, ttl, idempotency_key, if_match, trace, delete: deleted }: Draft & Partial<Deletion>, signal?: AbortSignal): Promise<Commands['publish'][1]> {
     const headers = {
       'Content-Type': type,
       'Idempotency-Key': idempotency_key,
       'Millrace-Key': deleted ? undefined : key,
       'Millrace-TTL': ttl,
       'If-Match': if_match,
+      traceparent: trace,
     };
-    const before = this.#turns.get(channel) ?? Promise.resolve();
-    const mine = before
+    const mine = Promise.resolve(this.#turns.get(channel))
       .catch(() => {})
       .then(() => this.#persist((signal) => this.#send(`/v1/channels/${channel}`, { method: deleted && 'DELETE', body, headers, signal }, deleted && { key }), signal));
     this.#turns.set(channel, mine);
@@ -195,9 +195,7 @@ export class HttpLink implements Link {
           this.host.hub.refused(channel, new MillraceError('rejected', `${channel}: wildcards need websocket or data-channel`, { transport: this.name }));
         } else if (want.policy === policy) channels.push(['channel', since ? `${channel}@${since}` : channel]);
       }
-      for (let i = 0; i < channels.length; i += CHANNELS) {
-        groups.push([['since', 'now'], ['policy', policy], ...channels.slice(i, i + CHANNELS)]);
-      }
+      while (channels.length) groups.push([['since', 'now'], ['policy', policy], ...channels.splice(0, CHANNELS)]);
     }
     return groups;
   }

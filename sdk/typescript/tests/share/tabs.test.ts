@@ -158,7 +158,7 @@ describe.each(browsers)('$name', ({ name, launch, skip }) => {
 
   test('the leader is busy for 4 s', async () => {
     const all = await stage();
-    const took = await takeover(all, async () => void all.leader.evaluate('setTimeout(() => tab.busy(4000)), 0'), () => all.leader.evaluate('0'));
+    const took = await takeover(all, async () => void all.leader.evaluate('tab.busy(4000)'), () => all.leader.evaluate('0'));
     console.info(`${name}: busy: another tab led after ${Math.round(took)} ms`);
     expect(took).toBeLessThan(LEADS_WITHIN);
     await soon(async () => expect(await connections()).toBe(1));

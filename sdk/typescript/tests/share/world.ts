@@ -28,6 +28,8 @@ interface Lock {
 setMaxListeners(0);
 /** More than the longest chain of promises in the client. */
 const MICROTASKS = 40;
+/** A run has about 20,000 tasks. */
+const TASKS_MAX = 500_000;
 
 export class World {
   now = 1_000_000;
@@ -37,6 +39,7 @@ export class World {
   readonly ports = new Map<string, Set<SimPort>>();
   readonly locks = new Map<string, { holder: Lock | undefined; readonly queue: Lock[] }>();
   readonly #tasks: Task[] = [];
+  #done = 0;
   #state: number;
 
   constructor(
@@ -77,9 +80,10 @@ export class World {
     this.#tasks.splice(low, 0, task);
   }
 
-  /** Runs all tasks of the next `ms`. */
+  /** Runs all tasks of the next `ms`. Throws if they never end. */
   async run(ms: number): Promise<void> {
-    for (const end = this.now + ms; ; ) {
+    for (const [end, most] = [this.now + ms, this.#done + TASKS_MAX]; ; this.#done++) {
+      if (this.#done > most) throw new Error(`more than ${TASKS_MAX} tasks`);
       const task = this.#tasks[0];
       if (!task || task.at > end) {
         this.now = end;

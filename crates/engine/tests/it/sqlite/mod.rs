@@ -372,6 +372,6 @@ fn unusable_file_error_has_reason() {
     Connection::open(path("other.db")).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
     says(path("other.db"), "of another program");
     drop(open(&path("newer.db")));
-    Connection::open(path("newer.db")).unwrap().execute_batch("PRAGMA user_version = 3").unwrap();
+    Connection::open(path("newer.db")).unwrap().execute_batch("PRAGMA user_version = 4").unwrap();
     says(path("newer.db"), "newer millrace");
 }

@@ -104,10 +104,11 @@ fn file_of_schema_1_is_upgraded() {
     }
     wait(plain.engine.append(&channel("s/a"), text("without a key"))).unwrap();
     drop(plain);
-    let schema_1 = "DROP TABLE states; DROP INDEX state_keys_by_expiry; DROP TABLE state_keys; PRAGMA user_version = 1";
+    let schema_1 = "DROP TABLE states; DROP INDEX state_keys_by_expiry; DROP TABLE state_keys;
+        ALTER TABLE publications DROP COLUMN trace; PRAGMA user_version = 1";
     Connection::open(&path).unwrap().execute_batch(schema_1).unwrap();
     let opened = open(&path);
-    assert_eq!(sql::<i64>(&path, "PRAGMA user_version"), 2);
+    assert_eq!(sql::<i64>(&path, "PRAGMA user_version"), 3);
     assert_eq!(opened.state(), entries(&[(2, "k1"), (3, "k2"), (4, "k0")]), "the newest of each key of the log");
     assert_eq!(opened.put("k1", "new").offset, 6);
     assert_eq!(opened.state(), entries(&[(3, "k2"), (4, "k0"), (6, "k1")]));

@@ -11,6 +11,8 @@ pub struct Message {
     pub position: Option<String>,
     pub key: Option<String>,
     pub data: Data,
+    /// Trace context of the publisher.
+    pub trace: Option<String>,
     /// True if the publication deletes its key.
     pub deleted: bool,
     /// Id of the server-sent event, unparsed. SSE only.
@@ -88,6 +90,7 @@ impl Message {
                 envelope["position"].as_str().unwrap_or_else(|| panic!("no position: {envelope}")).to_owned(),
             ),
             key: envelope["key"].as_str().map(str::to_owned),
+            trace: envelope["trace"].as_str().map(str::to_owned),
             data: Data::from_envelope(envelope),
             deleted: envelope["deleted"] == true,
             id: None,

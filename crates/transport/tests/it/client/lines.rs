@@ -137,7 +137,8 @@ impl Lines {
             return Some(Item::Message(message));
         }
         let (position, data) = (id.clone(), Data::Raw(data.into_bytes()));
-        Some(Item::Message(Message { channel: channel.clone(), position, key: None, data, deleted: false, id }))
+        let (channel, key, trace, deleted) = (channel.clone(), None, None, false);
+        Some(Item::Message(Message { channel, position, key, trace, data, deleted, id }))
     }
 
     fn json_line(&self, line: &str) -> Item {

@@ -99,7 +99,8 @@ impl Bare {
             }
             Incoming::Closed(close) => return vec![Item::End(close.map(|(code, _)| code))],
         };
-        vec![Item::Message(Message { channel, position: None, key: None, data, deleted: false, id: None })]
+        let (position, key, trace, deleted, id) = Default::default();
+        vec![Item::Message(Message { channel, position, key, trace, data, deleted, id })]
     }
 }
 
