@@ -202,6 +202,7 @@ impl World {
                 query: true,
                 hosts: None,
                 trusts_own_pages: false,
+                own_keys: Vec::new(),
                 is_https: false,
                 behind_proxy: false,
             };

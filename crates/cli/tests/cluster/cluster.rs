@@ -95,12 +95,18 @@ impl Cluster {
     pub fn begin(&mut self, i: usize) {
         let node = &mut self.nodes[i];
         assert!(node.process.is_none(), "node {i} runs");
-        let program = std::env::var("MILLRACE_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_millrace").into());
-        let mut command = Command::new(program);
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MILLRACE_")) {
-            command.env_remove(name);
-        }
-        node.process = Some(Process::start(command.args(&node.args), &node.log));
+        node.process = Some(Process::start(millrace().args(&node.args), &node.log));
+    }
+
+    /// Upgrades a node with `millrace upgrade`. Returns when the old process has ended.
+    pub async fn upgrade(&mut self, i: usize) {
+        let id = self.id(i).to_string();
+        let node = &mut self.nodes[i];
+        let upgrade = Process::start(millrace().args(["upgrade", "--pid", &id]), &node.log);
+        let status = upgrade.end(BOUND).await;
+        assert!(status.success(), "the upgrade of node {i} ended with {status}; see {}", node.log.display());
+        let status = node.process.as_mut().expect("a node that runs").replaced(DRAIN_MAX).await;
+        assert!(status.success(), "node {i} ended with {status} instead of well");
     }
 
     /// Returns when a started node is ready and the balancer has detected it.
@@ -126,6 +132,16 @@ impl Cluster {
         let position = Position::parse(position.expect("every answer has its position"));
         (position.offset > 0).then_some(position)
     }
+}
+
+/// Returns the command of the binary under test, without the environment's `MILLRACE_` variables.
+fn millrace() -> Command {
+    let program = std::env::var("MILLRACE_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_millrace").into());
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MILLRACE_")) {
+        command.env_remove(name);
+    }
+    command
 }
 
 impl Node {

@@ -21,6 +21,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Process {
     child: Child,
     name: String,
+    /// The child has ended, and a process that it has started in its group continues its work.
+    is_replaced: bool,
 }
 
 impl Process {
@@ -31,7 +33,7 @@ impl Process {
         let name = command.get_program().to_string_lossy().into_owned();
         let command = command.stdin(Stdio::null()).stdout(file).stderr(copy).process_group(0);
         let child = command.spawn().unwrap_or_else(|error| panic!("{name} does not start: {error}"));
-        Self { child, name }
+        Self { child, name, is_replaced: false }
     }
 
     pub fn id(&self) -> u32 {
@@ -47,8 +49,18 @@ impl Process {
         self.child.try_wait().expect("it is our child")
     }
 
+    /// Waits up to `within` until the child has ended by itself; another process of its group goes on.
+    pub async fn replaced(&mut self, within: Duration) -> ExitStatus {
+        self.is_replaced = true;
+        self.wait(within).await
+    }
+
     /// Waits up to `within` until the process has ended by itself.
     pub async fn end(mut self, within: Duration) -> ExitStatus {
+        self.wait(within).await
+    }
+
+    async fn wait(&mut self, within: Duration) -> ExitStatus {
         let name = format!("the end of {}", self.name);
         let mut status = None;
         until(&name, within, async || {
@@ -62,7 +74,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if self.ended().is_none() {
+        if self.ended().is_none() || self.is_replaced {
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
             let _ = self.child.wait();
         }

@@ -1,5 +1,5 @@
-//! Rolling restart under load: every node is replaced, one after the other. No client loses a message or receives a
-//! gap.
+//! Rolling restart and rolling upgrade under load: every node is replaced, one after the other. No client loses a
+//! message or receives a gap.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,16 @@ const BEFORE: Duration = Duration::from_secs(5);
 const CATCH_UP: Duration = Duration::from_secs(30);
 const SETTINGS: &[&str] = &["server.shards=2", "drain.announce=1500ms", "drain.window=2s"];
 
-fn rolling_restart(name: &str, kind: Kind) {
+/// How a node is replaced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// It drains and ends; then it is started again.
+    Restart,
+    /// `millrace upgrade`: the new process takes over the listening sockets.
+    Upgrade,
+}
+
+fn replace_all_nodes(name: &str, kind: Kind, by: By) {
     let _turn = turn();
     if !kind.is_there() || !is_there("haproxy") {
         return;
@@ -39,15 +48,21 @@ fn rolling_restart(name: &str, kind: Kind) {
         tokio::time::sleep(BEFORE).await;
         let began = Instant::now();
         for i in 0..NODES {
-            cluster.terminate(i);
-            cluster.ended(i).await;
-            cluster.begin(i);
-            cluster.ready(i).await;
+            match by {
+                By::Restart => {
+                    cluster.terminate(i);
+                    cluster.ended(i).await;
+                    cluster.begin(i);
+                    cluster.ready(i).await;
+                }
+                By::Upgrade => cluster.upgrade(i).await,
+            }
         }
         let done = Instant::now();
         let retries = load.retries();
         let acknowledged =
             load.stop(CATCH_UP).await.unwrap_or_else(|errors| panic!("publishers were refused: {errors:#?}"));
+        assert!(by == By::Restart || retries == 0, "publishers were refused {retries} times during upgrades");
         crowd.conclude(&cluster, acknowledged, false, CATCH_UP).await;
         for (when, from, to) in [("before", steady, began), ("during", began, done)] {
             let seconds = (to - from).as_secs_f64();
@@ -62,5 +77,15 @@ fn rolling_restart(name: &str, kind: Kind) {
 
 #[test]
 fn a_rolling_restart_loses_nothing() {
-    rolling_restart("rolling", Kind::Redis);
+    replace_all_nodes("rolling", Kind::Redis, By::Restart);
+}
+
+#[test]
+fn a_rolling_upgrade_loses_nothing_with_redis() {
+    replace_all_nodes("rolling-upgrade-redis", Kind::Redis, By::Upgrade);
+}
+
+#[test]
+fn a_rolling_upgrade_loses_nothing_with_nats() {
+    replace_all_nodes("rolling-upgrade-nats", Kind::Nats, By::Upgrade);
 }

@@ -3,7 +3,14 @@
 
 use std::{
     fs,
-    os::unix::{fs::PermissionsExt as _, net::UnixDatagram},
+    io::{Read as _, Write as _},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::PermissionsExt as _,
+            net::{UnixDatagram, UnixStream},
+        },
+    },
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -103,6 +110,10 @@ fn upgrade_loses_nothing_with_engine_sqlite() {
 
 #[test]
 fn failed_upgrade_leaves_the_server_as_it_was() {
+    // An older binary refuses the protocol of this one in these words.
+    let refusal = r#"{"failed":{"why":"the running server hands over by protocol 1, this binary (version 0.0.9) by protocol 0"}}"#;
+    let length = format!("\\{:03o}\\0\\0\\0", refusal.len());
+    let older = script("older", &format!("printf '{length}%s' '{refusal}' >&0"));
     let missing = folder("upgrade-missing").join("no-such-file").display().to_string();
     for engine in ["memory".to_owned(), format!("sqlite:{}", folder("upgrade-failed").join("data.db").display())] {
         let server = Server::start(&["--engine", &engine]);
@@ -113,6 +124,7 @@ fn failed_upgrade_leaves_the_server_as_it_was() {
                 script("garbage", "printf 'hello, this is no message of ours' >&0; cat >/dev/null"),
                 "connection to the new process failed",
             ),
+            (older.clone(), "this binary (version 0.0.9) by protocol 0"),
             (missing.clone(), "No such file"),
         ] {
             let Ended { code, out, err, .. } = upgrade(&server, &["--binary", &binary]).finish();
@@ -124,6 +136,28 @@ fn failed_upgrade_leaves_the_server_as_it_was() {
         let info = server.get("/readyz");
         assert_eq!(info.status, 200, "{info:?}");
     }
+}
+
+/// A binary that an older server starts says which protocols differ, and ends.
+#[test]
+fn older_protocol_is_refused() {
+    let (mut old, new) = UnixStream::pair().expect("a pair of sockets");
+    old.set_read_timeout(Some(BOUND)).expect("a time that is not 0");
+    let mut command = millrace(&["serve", "--listen", "127.0.0.1:0"]);
+    let process = Process::start_with_input(command.env("MILLRACE_UPGRADE", "1").stdin(OwnedFd::from(new)));
+    drop(command);
+    let seed = [0; 32];
+    let hello = json!({
+        "protocol": 0, "version": "0.0.9", "engine": "memory", "shards": 1, "sockets": [], "seed": seed, "node": "ab",
+    });
+    let hello = hello.to_string();
+    old.write_all(&(hello.len() as u32).to_le_bytes()).expect("the process reads");
+    old.write_all(hello.as_bytes()).expect("the process reads");
+    let mut reply = String::new();
+    let _ = old.read_exact(&mut [0; 4]).and_then(|()| old.read_to_string(&mut reply));
+    assert!(reply.contains("(version 0.0.9) hands over by protocol 0") && reply.contains("restart"), "{reply}");
+    let Ended { code, out, err, .. } = process.finish();
+    assert_eq!((code, &out[..]), (Some(1), ""), "{err}");
 }
 
 #[test]
