@@ -99,6 +99,7 @@ pub fn find(name: &str) -> anyhow::Result<&'static Scenario> {
 mod tests {
     use super::*;
     use crate::{
+        path::PathSettings,
         recording::Form,
         sweep::{Design, Machine, Need, Settings},
     };
@@ -126,9 +127,8 @@ mod tests {
         for scenario in SCENARIOS {
             let has_path = FORMS.into_iter().any(|form| {
                 let parts = Settings::read(scenario, form, &[]).expect("a form").parts;
-                parts.values().filter_map(|part| part.get("path")).any(|path| {
-                    path.as_table().map_or_else(|| path.as_str() != Some("none"), |table| !table.is_empty())
-                })
+                let paths = parts.values().filter_map(|part| part.get("path"));
+                paths.map(|path| path.clone().try_into::<PathSettings>().expect("a path")).any(|path| !path.is_none())
             });
             assert_eq!(scenario.about().needs.contains(&Need::Links), has_path, "{}", scenario.name);
         }
