@@ -229,7 +229,8 @@ impl Rows {
             other => other.to_string(),
         };
         let mut key = self.key.iter().map(field).collect::<Vec<_>>().join("/");
-        key.truncate(key.floor_char_boundary(KEY_BYTES_MAX));
+        let end = (0..=KEY_BYTES_MAX.min(key.len())).rev().find(|end| key.is_char_boundary(*end));
+        key.truncate(end.unwrap_or_default());
         // A channel may be called like the key of the rest. No channel begins with a slash.
         if key == REST { format!("/{REST}") } else { key }
     }

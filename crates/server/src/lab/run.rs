@@ -80,7 +80,9 @@ impl Run {
         let events = Events { id: self.id.clone(), engine, file, bytes: 0 };
         let output = self.group.child().stdout.take();
         let reader = thread::Builder::new().name("lab-events".into()).spawn(move || {
-            output.map(|output| events.read(output, &begun));
+            if let Some(output) = output {
+                events.read(output, &begun);
+            }
         });
         let (status, stopped) = self.wait(orders, run_max);
         // The pipe has no writer any more.
