@@ -41,7 +41,7 @@ enum Command {
     #[command(after_help = "Example\n  millrace lab link list")]
     List,
     /// Run a program behind a link to this machine
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Compare emulated links with their settings on this machine
     Check(CheckArgs),
 }
@@ -100,7 +100,7 @@ struct CheckArgs {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::List => list(),
-        Command::Run(args) => run_program(args),
+        Command::Run(args) => run_program(*args),
         Command::Check(args) => check(&args),
     }
 }
