@@ -105,7 +105,7 @@ fn await_end(processes: &[i32]) {
 
 fn files(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> =
-        fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        fs::read_dir(folder).expect("a folder").flatten().map(|file| file.file_name().display().to_string()).collect();
     names.sort();
     names
 }

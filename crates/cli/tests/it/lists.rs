@@ -110,7 +110,8 @@ impl Reader {
             let count = self.0.read(&mut bytes).expect("more of the stream");
             assert!(count > 0, "the stream has ended without {part}");
             let rest = seen.len().saturating_sub(part.len());
-            seen = seen.split_off(seen.ceil_char_boundary(rest));
+            let rest = (rest..=seen.len()).find(|at| seen.is_char_boundary(*at)).unwrap_or_default();
+            seen = seen.split_off(rest);
             seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
         }
     }
