@@ -110,7 +110,7 @@ test('a scenario is started, watched, stopped, compared and deleted', async ({ p
     await page.getByRole('button', { name: 'Start the run' }).click();
     await expect(page.getByRole('alert')).toContainText('“<b>” is no parameter');
     await picture('refused');
-    await page.getByLabel('Parameters').fill(`${short}3s`);
+    await page.getByLabel('Parameters').fill(`${short}6s`);
     await page.getByRole('button', { name: 'Start the run' }).click();
     await expect(status).toHaveText(/Preparing|Run 1 of 1/);
     await expect(status).toBeFocused();
