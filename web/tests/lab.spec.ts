@@ -188,7 +188,7 @@ test('a page without an operator shows runs, but starts none', async ({ page }, 
   const secret = '0123456789abcdef0123456789abcdef';
   const out = mkdtempSync(join(tmpdir(), 'millrace-lab-'));
   const server = await serve(undefined, ['--set', 'lab.enabled=on', '--set', `lab.directory=${out}`], { MILLRACE_AUTH__SECRET: secret });
-  const token = async (...flags: string[]) => (await exec(binary(), ['token', 'create', '--sub', 'ann', '--subscribe', 'lab/#', ...flags], { env: { ...process.env, MILLRACE_AUTH__SECRET: secret } })).stdout.trim();
+  const token = async (...flags: string[]) => (await exec(binary(), ['token', 'create', '--sub', 'ann', '--subscribe', 'lab/#', '--history', 'lab/#', ...flags], { env: { ...process.env, MILLRACE_AUTH__SECRET: secret } })).stdout.trim();
   try {
     await page.goto(`${server.url}/lab#token=${await token()}`);
     await expect(page.getByText('cannot start them')).toBeVisible();
@@ -206,10 +206,10 @@ test('a page without an operator shows runs, but starts none', async ({ page }, 
 
 test('the previous run is drawn behind the same measurement', () => {
   const of = { id: 'a', scenario: 's', form: 'quick' as const, set: {}, version: '1', started_ms: 1, ended_ms: 2, outcome: 'passed' as const, detail: null };
-  const measured = (label: string, rates: readonly number[]) => [{ is: 'begun', index: 0, of: 2, label, left_s: 1 }, ...rates.map((p99_us, at_s) => ({ ...second(1), at_s, p99_us })), ended];
-  const ghost = ghostOf(of, [...measured('one', [1, 2, 3]), ...measured('two', [4, 5, 6])]);
+  const measured = (index: number, label: string, rates: readonly number[]) => [{ is: 'begun', index, of: 2, label, left_s: 1 }, ...rates.map((p99_us, at_s) => ({ ...second(1), at_s, p99_us })), ended];
+  const ghost = ghostOf(of, [...measured(0, 'one', [1, 2, 3]), ...measured(1, 'two', [4, 5, 6])]);
   // The measurements are in another order now, and the second one has just begun.
-  const current = [...measured('two', [0, 0]), ...measured('one', [0]).slice(0, -1)].reduce(applyEvent, NO_PROGRESS).seconds;
+  const current = [...measured(0, 'two', [0, 0]), ...measured(1, 'one', [0]).slice(0, -1)].reduce(applyEvent, NO_PROGRESS).seconds;
   const points = ghostPoints(ghost, current, (second) => second.p99_us);
   expect(points).toEqual([{ x: 0, y: 4 }, { x: 1, y: 5 }, { x: 1.5, y: null }, { x: 2, y: 1 }, { x: 3, y: 2 }, { x: 4, y: 3 }]);
 });
