@@ -46,7 +46,10 @@ test('a link with the token of an operator opens the page', async ({ page }) => 
 });
 
 test('an expired token is refused', async ({ page }) => {
-  await page.goto(`${server.url}/ui#token=${create('--sub', 'ops', '--admin', '--expires', '1s')}`);
+  const token = create('--sub', 'ops', '--admin', '--expires', '1s');
+  const status = async () => (await fetch(`${server.url}/v1/admin/overview`, { headers: { authorization: `Bearer ${token}` } })).status;
+  await expect.poll(status).toBe(401);
+  await page.goto(`${server.url}/ui#token=${token}`);
   await expect(page.getByText(/The server refused this token|This server requires a token/)).toBeVisible();
 });
 
