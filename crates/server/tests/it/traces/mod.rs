@@ -84,7 +84,7 @@ async fn wait_for_reader(address: SocketAddr, channel: &str) {
     let end = tokio::time::Instant::now() + BOUND;
     let url = format!("http://{address}/v1/presence/{channel}");
     while !reqwest::get(&url).await.expect("an answer").text().await.expect("a body").contains("\"count\":1") {
-        assert!(tokio::time::Instant::now() < end, "nobody reads {channel}");
+        assert!(tokio::time::Instant::now() < end, "{channel} has no reader");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
