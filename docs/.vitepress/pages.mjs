@@ -100,4 +100,4 @@ function resolveLinks(tokens, from, known) {
 }
 
 /** Makes the sources of images relative to their page, which is how the bundler finds them. */
-const images = (html, from) => html.replace(/(<img [^>]*src=")(?![./]|[a-z]+:)/g, `$1${from.includes('/') ? '' : './'}`);
+const images = (html, from) => html.replace(/(<(?:img|source) [^>]*src(?:set)?=")(?![./]|[a-z]+:)/g, `$1${from.includes('/') ? '' : './'}`);
