@@ -5,20 +5,17 @@
 //! `{"allow":true}` without looking at the question. Publishers send one `POST` after the other, at a fixed rate in
 //! total (latency) or as fast as they can (CPU). Runs without and with the hook alternate.
 
+#[path = "common/publishers.rs"]
+mod publishers;
 #[path = "common/server.rs"]
 mod server;
 
-use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
 use clap::Parser;
-use millrace_lab::{host::scheduling::pin, targets::Server};
+use millrace_lab::host::scheduling::pin;
+use publishers::{back_end, publish};
 
-const PAYLOAD: &str = r#"{"text":"a message of an ordinary length, as people write them in a chat, more or less"}"#;
 const SECRET: &str = "hooks.secrets=a secret of 32 bytes for the test";
 
 #[derive(Parser)]
@@ -52,7 +49,7 @@ struct Figures {
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     pin(&[1])?;
-    let back_end = back_end()?;
+    let back_end = back_end("{\"allow\":true}")?;
     let url = format!("hooks.publish=http://{back_end}/");
     println!("hook     CPU us each   publications/s   p50 us   p99 us");
     let (mut without, mut with) = (Vec::new(), Vec::new());
@@ -87,12 +84,12 @@ fn run(settings: &[&str], args: &Args) -> anyhow::Result<Figures> {
     let server = server::start(1, &[0], settings)?;
     let time = Duration::from_secs_f64(args.seconds);
     // The first publications open the connection to the back end.
-    publish(&server, 1, 100, Duration::from_millis(500))?;
-    let mut latencies = publish(&server, 1, args.rate, time)?;
+    publish(server.address, "", 1, 100, Duration::from_millis(500))?;
+    let mut latencies = publish(server.address, "", 1, args.rate, time)?;
     latencies.sort_unstable();
     let at = |part: f64| latencies.get((latencies.len() as f64 * part) as usize).map_or(0.0, |ns| *ns as f64 / 1e3);
     let (before, started) = (server.scheduling_time()?.cpu_ns, Instant::now());
-    let count = publish(&server, args.publishers, u64::MAX, time)?.len() as f64;
+    let count = publish(server.address, "", args.publishers, u64::MAX, time)?.len() as f64;
     let used_ns = server.scheduling_time()?.cpu_ns - before;
     Ok(Figures {
         cpu_us: used_ns as f64 / 1e3 / count,
@@ -100,79 +97,4 @@ fn run(settings: &[&str], args: &Args) -> anyhow::Result<Figures> {
         p50_us: at(0.5),
         p99_us: at(0.99),
     })
-}
-
-/// Publishes from several connections for a time, each at most `rate` times per second. Returns the time that each
-/// publication took, in nanoseconds.
-fn publish(server: &Server, publishers: usize, rate: u64, time: Duration) -> anyhow::Result<Vec<u64>> {
-    let address = server.address;
-    let spawn = |n: usize| std::thread::spawn(move || publisher(address, n, rate, time));
-    let threads: Vec<_> = (0..publishers).map(spawn).collect();
-    let mut all = Vec::new();
-    for thread in threads {
-        all.extend(thread.join().map_err(|_| anyhow::anyhow!("a publisher has panicked"))??);
-    }
-    Ok(all)
-}
-
-fn publisher(address: SocketAddr, n: usize, rate: u64, time: Duration) -> anyhow::Result<Vec<u64>> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_nodelay(true)?;
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let length = PAYLOAD.len();
-    let head = format!("POST /v1/channels/bench/{n} HTTP/1.1\r\nHost: bench\r\nContent-Length: {length}\r\n\r\n");
-    let request = head + PAYLOAD;
-    let (started, mut latencies) = (Instant::now(), Vec::new());
-    while started.elapsed() < time {
-        if rate != u64::MAX {
-            let due = started + Duration::from_nanos(latencies.len() as u64 * 1_000_000_000 / rate);
-            std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        }
-        let sent = Instant::now();
-        stream.write_all(request.as_bytes())?;
-        let status = skip_message(&mut reader)?.context("the server has closed the connection")?;
-        ensure!(status.starts_with("HTTP/1.1 200"), "{status}");
-        latencies.push(sent.elapsed().as_nanos() as u64);
-    }
-    Ok(latencies)
-}
-
-/// Starts a back end that allows everything, in a thread per connection.
-fn back_end() -> anyhow::Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || answer(stream));
-        }
-    });
-    Ok(address)
-}
-
-fn answer(mut stream: TcpStream) -> anyhow::Result<()> {
-    stream.set_nodelay(true)?;
-    let mut reader = BufReader::new(stream.try_clone()?);
-    while skip_message(&mut reader)?.is_some() {
-        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{\"allow\":true}")?;
-    }
-    Ok(())
-}
-
-/// Reads a request or a response with its body. Returns its first line, or `None` at the end of the connection.
-fn skip_message(reader: &mut BufReader<TcpStream>) -> anyhow::Result<Option<String>> {
-    let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
-    if reader.read_line(&mut first)? == 0 {
-        return Ok(None);
-    }
-    loop {
-        line.clear();
-        ensure!(reader.read_line(&mut line)? > 0, "the connection ended in the middle of a head");
-        match line.trim_end().split_once(':') {
-            Some((name, value)) if name.eq_ignore_ascii_case("content-length") => length = value.trim().parse()?,
-            Some(_) => {}
-            None => break,
-        }
-    }
-    std::io::copy(&mut reader.take(length), &mut std::io::sink())?;
-    Ok(Some(first))
 }

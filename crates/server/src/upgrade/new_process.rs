@@ -101,6 +101,10 @@ impl Takeover {
         thread::Builder::new().name("old-process".into()).spawn(move || {
             match answering.serve(&engine) {
                 Ok(()) => tracing::info!("the old process has ended"),
+                // It ended while answers to it were still on their way.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    tracing::info!("the old process has ended");
+                }
                 Err(error) => tracing::error!(%error, "the connection to the old process failed"),
             }
             presence.iter().for_each(|presence| presence.share_with(None));

@@ -16,6 +16,8 @@ let paused = $state(false);
 mr.onState((next) => {
   connection = next;
   if (next.name === 'closed' && next.cause?.code === 'auth') refusal = next.cause.message;
+  // Browsers do not tell a page why a WebSocket was refused. The answer to a request tells whether the token has expired.
+  if (next.name === 'connecting' && next.retryAt && token) get('nodes').catch(() => {});
 });
 
 /** Ends all pages: the server would refuse every further request, too. */
