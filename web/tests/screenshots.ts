@@ -182,7 +182,7 @@ test.describe('lab', () => {
       }
       await start('clients=50\ntransports=sse,websocket\ntest=10s');
       await expect(status).toHaveText('Run 2 of 2', { timeout: 60_000 });
-      await expect(page.getByRole('img', { name: /^Latency.*to .*seconds/ })).toBeVisible();
+      await expect(page.getByRole('img', { name: /^Latency, by seconds/ })).toBeVisible();
       await expect.poll(() => page.locator('figure .line').count()).toBeGreaterThan(8);
       await page.waitForFunction(() => document.querySelectorAll('figure .faint').length > 3);
       await page.screenshot({ path: `${images}lab-desktop.png` });
