@@ -16,7 +16,7 @@ let paused = $state(false);
 mr.onState((next) => {
   connection = next;
   if (next.name === 'closed' && next.cause?.code === 'auth') refusal = next.cause.message;
-  // Browsers do not tell a page why a WebSocket was refused. The answer to a request tells whether the token has expired.
+  // Browsers hide why a WebSocket was refused. The answer to a request shows whether the token has expired.
   if (next.name === 'connecting' && next.retryAt && token) get('nodes').catch(() => {});
 });
 
