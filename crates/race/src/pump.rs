@@ -61,6 +61,8 @@ impl Pump {
             }
             let next = self.link.poll_timeout().map(|time| self.start + Duration::from_nanos(time.ns()));
             tokio::select! {
+                // An order applies to everything that is sent after it.
+                biased;
                 _ = orders.changed() => {}
                 () = async { sleep_until(next.unwrap_or_else(Instant::now)).await }, if next.is_some() => {}
                 event = events.recv() => match event {
@@ -91,6 +93,7 @@ impl Pump {
         let mut held = Vec::new();
         loop {
             tokio::select! {
+                biased;
                 _ = orders.changed() => break,
                 // Windows bound what one connection holds, and the lane bounds its connections.
                 Some(event) = events.recv() => match event {
