@@ -242,22 +242,53 @@ impl<S: Subprotocol> Dialect for OverWebSocket<S> {
     }
 }
 
-/// Dialect without a subprotocol: each message is one payload, in both directions. If the server closes with code
-/// 4000 and a position, the next connection resumes from that position.
+/// Dialect of bare payloads, in both directions. If the server closes with code 4000 and a position, the next
+/// connection resumes from that position.
 pub struct Bare {
     socket: WebSocket,
     path: String,
+    counts: bool,
+    place: Option<Place>,
+}
+
+/// Place of a reader that counts messages.
+struct Place {
+    epoch: String,
+    offset: u64,
+}
+
+impl Place {
+    /// Reads `EPOCH:OFFSET`.
+    fn read(position: &[u8]) -> anyhow::Result<Self> {
+        let (epoch, offset) = std::str::from_utf8(position)?.split_once(':').context("a position is EPOCH:OFFSET")?;
+        Ok(Self { epoch: epoch.into(), offset: offset.parse()? })
+    }
 }
 
 impl Bare {
     pub fn new(path: impl Into<String>) -> Self {
         let path = path.into();
-        Self { socket: WebSocket::new(path.clone(), None), path }
+        Self { socket: WebSocket::new(path.clone(), None), path, counts: false, place: None }
     }
+
+    /// Returns a dialect that counts messages from the position that Millrace sends first, and resumes there.
+    pub fn counting(path: impl Into<String>) -> Self {
+        let path = path.into();
+        let socket = WebSocket::new(path.clone(), Some("millrace.bare+position"));
+        Self { socket, path, counts: true, place: None }
+    }
+}
+
+/// Returns the path of a connection that resumes from a position.
+fn resuming(path: &str, position: &str) -> String {
+    format!("{path}{}since={position}", if path.contains('?') { '&' } else { '?' })
 }
 
 impl Dialect for Bare {
     fn open(&mut self, out: &mut Vec<u8>) -> bool {
+        if let Some(Place { epoch, offset }) = self.place.take() {
+            self.socket.set_path(resuming(&self.path, &format!("{epoch}:{offset}")));
+        }
         self.socket.open(out);
         false
     }
@@ -269,15 +300,26 @@ impl Dialect for Bare {
         out: &mut Vec<u8>,
         emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
-        let (mut resume, path) = (None, &self.path);
-        let used = self.socket.feed(bytes, out, &mut |frame, _| {
-            match frame {
-                Frame::Open => emit(Event::Ready),
-                Frame::Message(payload) => emit(Event::Message(payload)),
-                Frame::Close(code, reason) => {
+        let Self { socket, path, counts, place } = self;
+        let mut resume = None;
+        let used = socket.feed(bytes, out, &mut |frame, _| {
+            match (frame, &mut *place) {
+                (Frame::Open, _) if *counts => {}
+                (Frame::Open, _) => emit(Event::Ready),
+                (Frame::Message(position), None) if *counts => {
+                    *place = Some(Place::read(position)?);
+                    emit(Event::Ready);
+                }
+                (Frame::Message(payload), place) => {
+                    if let Some(place) = place {
+                        place.offset += 1;
+                    }
+                    emit(Event::Message(payload));
+                }
+                (Frame::Close(code, reason), place) => {
                     if code == 4000 {
-                        let position = std::str::from_utf8(reason)?;
-                        resume = Some(format!("{path}{}since={position}", if path.contains('?') { '&' } else { '?' }));
+                        *place = None;
+                        resume = Some(resuming(path, std::str::from_utf8(reason)?));
                         emit(Event::Gap);
                     }
                     emit(Event::Closed);
@@ -328,6 +370,24 @@ mod tests {
         run_script(&mut bare, &script, 1000).unwrap();
         bare.open(&mut again);
         assert!(again.starts_with(b"GET /c?x=y&since=e:57 HTTP/1.1\r\n"));
+    }
+
+    #[test]
+    fn counted_messages_give_the_position_to_resume_from() {
+        let script = websocket(&[(0x81, b"e:57"), (0x81, b"one"), (0x82, b"two")]);
+        let heard = in_pieces(|| Box::new(Bare::counting("/c")), &script);
+        assert_eq!(heard.events, ["Ready", "one", "two"]);
+        let (mut bare, mut again) = (Bare::counting("/c"), Vec::new());
+        run_script(&mut bare, &script, 1000).unwrap();
+        bare.open(&mut again);
+        assert!(again.starts_with(b"GET /c?since=e:59 HTTP/1.1\r\n"));
+        let gap = websocket(&[(0x81, b"e:59"), (0x88, b"\x0f\xa0e:80")]);
+        run_script(&mut bare, &gap, 1000).unwrap();
+        again.clear();
+        bare.open(&mut again);
+        assert!(again.starts_with(b"GET /c?since=e:80 HTTP/1.1\r\n"), "the position of the close frame");
+        let wrong = websocket(&[(0x81, b"no position")]);
+        assert!(run_script(&mut Bare::counting("/c"), &wrong, 1000).is_err());
     }
 
     #[test]

@@ -6,7 +6,11 @@ use std::sync::{
 };
 
 use crate::{
-    client::{ReadOptions, Reader, ReaderKind},
+    client::{
+        ReadOptions, Reader, ReaderKind,
+        raw::{Raw, handshake},
+        websocket::{self, Incoming},
+    },
     server::{Server, within},
 };
 
@@ -49,6 +53,50 @@ async fn resume_between_all_transports_is_exact() {
         let rest: Vec<_> = (next..=published).map(|n| n.to_string()).collect();
         assert_eq!(reader.texts(rest.len()).await, rest, "{way:?}");
     }
+}
+
+/// Returns the next text message of a WebSocket.
+async fn text(socket: &mut websocket::Socket) -> String {
+    loop {
+        match within(websocket::receive(socket)).await {
+            Incoming::Text(text) => return text,
+            Incoming::Ping => {}
+            _ => panic!("no text"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn bare_websocket_resumes_at_the_count_of_its_messages() {
+    const WITH_POSITION: Option<&str> = Some("millrace.bare+position");
+    let server = Server::start();
+    let before = server.publish("counted", "0").await;
+    let mut socket = websocket::connect(&server, "/v1/channels/counted", WITH_POSITION).await;
+    let first = text(&mut socket).await;
+    assert_eq!(first, before, "the position of the subscription");
+    let (epoch, offset) = first.split_once(':').expect("EPOCH:OFFSET");
+    let mut offset: u64 = offset.parse().expect("an offset");
+    for n in 1..=30 {
+        server.publish("counted", n.to_string()).await;
+        if n % 3 != 0 {
+            continue;
+        }
+        // The third publication of each connection is on its way when the connection breaks.
+        for expected in n - 2..n {
+            assert_eq!(text(&mut socket).await, expected.to_string());
+            offset += 1;
+        }
+        drop(socket);
+        let since = format!("/v1/channels/counted?since={epoch}:{offset}");
+        socket = websocket::connect(&server, &since, WITH_POSITION).await;
+        assert_eq!(text(&mut socket).await, format!("{epoch}:{offset}"));
+        assert_eq!(text(&mut socket).await, n.to_string());
+        offset += 1;
+    }
+    let mut raw = Raw::connect(&server).await;
+    raw.send(handshake("/v1/channels/counted?policy=latest", WITH_POSITION)).await;
+    let (head, body) = raw.answer().await;
+    assert!(head.starts_with("HTTP/1.1 400 ") && body.contains("policy=latest"), "{head}{body}");
 }
 
 #[tokio::test]

@@ -40,10 +40,8 @@ pub fn change_of_network(server: SocketAddr, transport: Transport, messages: u64
     publish_from(2 * messages)?;
     client.run(AT_ONCE, |client| client.heard.len() as u64 == 3 * messages)?;
     let (lost, again) = client.lost_and_again(3 * messages);
-    // A plain WebSocket carries no positions, so it cannot resume.
-    let promised = transport != Transport::WebSocket;
     let outcome = Outcome { passed: lost + again == 0, client_s, lost, again, ..Outcome::default() };
-    Ok(row("change of network", transport, promised, outcome))
+    Ok(row("change of network", transport, true, outcome))
 }
 
 /// Checks whether a message arrives at once through a proxy that buffers streams.

@@ -42,6 +42,9 @@ pub struct Client {
 impl Client {
     /// Returns a subscriber of Millrace.
     pub fn of(transport: Transport, channel: &str) -> anyhow::Result<Client> {
+        if transport == Transport::WebSocket {
+            return Ok(Self::new(Box::new(Bare::counting(format!("/v1/channels/{channel}")))));
+        }
         let poll_every = Duration::from_millis(100);
         let ask = ClientOptions { role: Role::Subscriber, channel, poll_every };
         Ok(Self::new(find("millrace")?.dialect(transport, &ask)))

@@ -170,8 +170,7 @@ impl Check {
             noticed.is_some_and(|s| limit_s.is_some_and(|limit_s| s <= limit_s + LATE_MAX.as_secs_f64()))
         };
         let criterion = self.criterion(transport, is_emulated);
-        // A bare WebSocket carries no positions, so it cannot resume.
-        let is_complete = again == 0 && (lost == 0 || transport == Transport::WebSocket);
+        let is_complete = lost + again == 0;
         let passed = match criterion {
             Criterion::MessageAtOnce => at_once && lost + again == 0,
             Criterion::BothEndsNotice => in_time(client_s) && in_time(server_s) && is_complete,

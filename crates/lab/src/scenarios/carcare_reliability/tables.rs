@@ -66,7 +66,7 @@ pub fn reliability(rows: &[Row], repeats: u32, findings: Vec<Finding>, cost: Vec
         "Long polling: the server keeps no state of a client between polls, so it has nothing to notice.".into(),
         "The cache also stores 204 (RFC 9110, 15.1): an empty poll has the URL of the next one, unless it carries `_`."
             .into(),
-        "A bare WebSocket carries no positions: after a reconnect, its client receives only new publications.".into(),
+        "The client of a bare WebSocket counts messages from the position that the server sends first.".into(),
     ];
     table(RELIABILITY, "Connections in difficult networks", &columns, rows.iter().map(cells), notes, findings, cost)
 }

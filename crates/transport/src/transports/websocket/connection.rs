@@ -43,7 +43,7 @@ pub async fn adopt(
 ) {
     let shard = event_loop.shard();
     let encoding = upgrade.encoding();
-    let Upgrade { caller, reader_slot, request, session, ticket, heartbeat, deflate } = upgrade;
+    let Upgrade { caller, reader_slot, request, session, position, ticket, heartbeat, deflate } = upgrade;
     let heartbeat_s = event_loop.admission().config().heartbeat_s(heartbeat);
     let protocol = match (&request, session) {
         (Some(request), false) => {
@@ -77,7 +77,13 @@ pub async fn adopt(
         let now_ms = shard.engine.now_ms();
         let preamble = |starts: &[millrace_node::Start]| match session {
             true => encode_text(shard, id, &session::subscribed(0, &starts[0], now_ms)),
-            false => std::mem::take(&mut head),
+            false => {
+                let mut bytes = std::mem::take(&mut head);
+                if position {
+                    bytes.extend(encode_text(shard, id, &starts[0].position.to_string()));
+                }
+                bytes
+            }
         };
         if let Err(error) = shard.subscribe(id, &request.starts(), request.policy, preamble).await {
             if session {

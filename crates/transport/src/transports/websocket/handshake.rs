@@ -2,7 +2,11 @@ use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
-use millrace_protocol::{Code, Encoding, Error, Since, session::SUBPROTOCOL, websocket::Deflate};
+use millrace_protocol::{
+    Code, Encoding, Error, Since,
+    session::{Policy, SUBPROTOCOL},
+    websocket::Deflate,
+};
 use sha1::{Digest, Sha1};
 
 use crate::{
@@ -18,6 +22,9 @@ const RESUME: &str = "resume.";
 /// Subprotocol for bare payloads. A browser that sends its token in this header accepts only a response that selects
 /// one of the offered subprotocols.
 const BARE: &str = "millrace.bare";
+/// Subprotocol for bare payloads behind one message with the position of the subscription. A client that counts the
+/// messages after it knows where to resume.
+const BARE_WITH_POSITION: &str = "millrace.bare+position";
 
 /// State of a connection after its `101` response.
 #[derive(Debug)]
@@ -28,6 +35,8 @@ pub struct Upgrade {
     /// Initial subscription, if any.
     pub request: Option<ReadRequest>,
     pub session: bool,
+    /// True if a bare WebSocket begins with the position of its subscription.
+    pub position: bool,
     /// Resume ticket that the session received from its previous server.
     pub ticket: Option<String>,
     /// Heartbeat interval that the client has requested, if any.
@@ -69,9 +78,11 @@ pub fn accept_channel(
     if request.is_state_page {
         return Err(Error::new(Code::BadRequest, "`state` is for polling; on a WebSocket, use `since=state`"));
     }
-    let subprotocol = [SUBPROTOCOL, BARE].into_iter().find(|name| offers(&parts.headers, name));
+    let subprotocol = [SUBPROTOCOL, BARE_WITH_POSITION, BARE].into_iter().find(|name| offers(&parts.headers, name));
     if subprotocol.is_none() && parts.headers.contains_key(header::SEC_WEBSOCKET_PROTOCOL) {
-        let detail = format!("offer the subprotocol `{SUBPROTOCOL}`, or for bare payloads `{BARE}` or none");
+        let detail = format!(
+            "offer the subprotocol `{SUBPROTOCOL}`, or for bare payloads `{BARE_WITH_POSITION}`, `{BARE}` or none"
+        );
         return Err(Error::new(Code::BadRequest, detail));
     }
     if subprotocol != Some(SUBPROTOCOL) && request.channels.iter().any(|(_, since)| since.is_some_and(Since::is_state))
@@ -79,9 +90,18 @@ pub fn accept_channel(
         let detail = "a bare WebSocket carries no keys, so it cannot read a state; offer the subprotocol of a session";
         return Err(Error::new(Code::BadRequest, format!("{detail}, `{SUBPROTOCOL}`")));
     }
+    let position = subprotocol == Some(BARE_WITH_POSITION);
+    if position && request.policy == Policy::Latest {
+        let detail = "`policy=latest` leaves out messages, so a client cannot count them";
+        return Err(Error::new(
+            Code::BadRequest,
+            format!("{detail}; offer `{SUBPROTOCOL}`, whose messages have positions"),
+        ));
+    }
     let (session, heartbeat) = (subprotocol == Some(SUBPROTOCOL), request.heartbeat);
+    let request = Some(request);
     let upgrade =
-        Upgrade { caller, reader_slot: None, request: Some(request), session, ticket: None, heartbeat, deflate: None };
+        Upgrade { caller, reader_slot: None, request, session, position, ticket: None, heartbeat, deflate: None };
     accept(parts, upgrade, subprotocol, compression)
 }
 
@@ -96,7 +116,16 @@ pub fn accept_session(parts: &Parts, caller: Caller, compression: bool) -> Resul
         return Err(Error::new(Code::BadRequest, detail));
     }
     let ticket = offered(&parts.headers).find_map(|item| item.strip_prefix(RESUME)).map(str::to_owned);
-    let upgrade = Upgrade { caller, reader_slot: None, request: None, session: true, ticket, heartbeat, deflate: None };
+    let upgrade = Upgrade {
+        caller,
+        reader_slot: None,
+        request: None,
+        session: true,
+        position: false,
+        ticket,
+        heartbeat,
+        deflate: None,
+    };
     accept(parts, upgrade, Some(SUBPROTOCOL), compression)
 }
 
