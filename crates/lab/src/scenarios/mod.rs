@@ -74,6 +74,7 @@ pub static SCENARIOS: &[Scenario] = &[
         include_str!("carcare_reliability/scenario.toml"),
         &carcare_reliability::CarcareReliability,
     ),
+    Scenario::sweep("carcare-load", include_str!("carcare_load/scenario.toml")),
     Scenario::sweep("networks", include_str!("networks/scenario.toml")).with(networks::tables),
     Scenario::sweep("somogyi-tls", include_str!("somogyi_tls/scenario.toml")).with(somogyi_tls::tables),
     Scenario::sweep("muller-pingpong", include_str!("muller_pingpong/scenario.toml")),
