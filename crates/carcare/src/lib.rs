@@ -283,7 +283,7 @@ fn sensor_data(record: &Publication, wanted: ResponseFormat) -> Response {
     if wanted == ResponseFormat::Json {
         return json(record.data().to_vec());
     }
-    let document = xml::document("sensorData", &xml::value(record.data()));
+    let document = xml::document("sensordata", &xml::value(record.data()));
     let mut response = text(StatusCode::OK, "application/xml", document);
     no_cache(&mut response);
     response

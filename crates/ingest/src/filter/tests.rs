@@ -76,7 +76,7 @@ fn points_of_the_future_do_not_silence_a_device() {
 fn repeated_batch_publishes_nothing_again() {
     let mut world = World::new();
     let batch: Vec<u64> = (0..60).map(|second| NOW - 60_000 + second * 1000).collect();
-    let mut outcomes =
+    let outcomes =
         |world: &mut World| -> Vec<_> { batch.iter().map(|at| world.report("a", *at, 47.5, 19.0)).collect() };
     assert_eq!(outcomes(&mut world), ["live"; 60]);
     assert_eq!(outcomes(&mut world), ["duplicate"; 60]);

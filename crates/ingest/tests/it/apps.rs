@@ -112,9 +112,8 @@ fn text_of_an_adapter_becomes_a_record() {
 
 #[test]
 fn tracker_sends_nmea_datagrams() {
-    // The port is free again once this socket is closed.
-    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let server = Server::with(|config| config.ingest.nmea_udp = port.to_string());
+    let server = Server::with(|config| config.ingest.nmea_udp = "127.0.0.1:0".into());
+    let port = server.nmea();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let summed = |body: &str| format!("${body}*{:02X}\r\n", body.bytes().fold(0, |sum, byte| sum ^ byte));
     let rmc = summed("GPRMC,073000.00,A,4732.0388,N,01904.78338,E,027.0,122.5,090414,,,A");

@@ -93,15 +93,13 @@ fn refused_publication_is_no_ok_and_can_be_repeated() {
 
 #[test]
 fn restarted_server_knows_what_is_late() {
-    let folder = std::env::temp_dir().join(format!("millrace-ingest-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let now = now_ms();
     for (n, time_ms, summary) in [(0, now, [1, 0, 0, 0]), (1, now - 60_000, [0, 1, 0, 0])] {
         let server = Server::with(|config| {
-            config.engine.url = format!("sqlite:{}", folder.join("log.db").display());
+            config.engine.url = format!("sqlite:{}", folder.path().join("log.db").display());
         });
         let answer = server.post("/v1/ingest/overland", "", &batch("a", [time_ms]));
         assert_eq!((answer.status, answer.summary()), (200, summary), "start {n}");
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 }
