@@ -27,7 +27,8 @@ const FILE_POINTS_MAX: usize = 20_000;
 static INGEST: HeaderName = HeaderName::from_static("millrace-ingest");
 
 /// Endpoints of this crate. Requests of the OsmAnd protocol are answered at `/`, too; see [`Protocol::of`].
-pub const ENDPOINTS: &[&Endpoint] = &[&OSMAND, &OWNTRACKS, &OWNTRACKS_RECORDER, &TORQUE, &OVERLAND, &GPX, &CSV, &OBD];
+pub const ENDPOINTS: &[&Endpoint] =
+    &[&OSMAND, &OWNTRACKS, &OWNTRACKS_RECORDER, &TORQUE, &OVERLAND, &GPX, &CSV, &OBD, &SCHEMA];
 
 const OSMAND: Endpoint = Endpoint::new("/v1/ingest/osmand", "GET, POST");
 const OWNTRACKS: Endpoint = Endpoint::new("/v1/ingest/owntracks", "POST");
@@ -38,6 +39,11 @@ const OVERLAND: Endpoint = Endpoint::new("/v1/ingest/overland", "POST");
 const GPX: Endpoint = Endpoint::new("/v1/ingest/gpx", "POST");
 const CSV: Endpoint = Endpoint::new("/v1/ingest/csv", "POST");
 const OBD: Endpoint = Endpoint::new("/v1/ingest/obd", "POST");
+/// The JSON schema of the records. It is the same on every server, and needs neither a token nor the routes.
+const SCHEMA: Endpoint = Endpoint::new("/v1/ingest/device-record.schema.json", "GET");
+
+/// JSON schema of a device record.
+const DEVICE_RECORD: &str = include_str!("../../../docs/reference/device-record.schema.json");
 
 /// Routes for phones, trackers and adapters. `None`: they are switched off.
 pub struct IngestRoutes(pub Option<Arc<Ingest>>);
@@ -151,6 +157,13 @@ impl Routes for IngestRoutes {
         parts: &'a Parts,
         body: &'a mut Incoming,
     ) -> Option<Answering<'a>> {
+        if parts.uri.path() == SCHEMA.path {
+            let answer = match parts.method {
+                Method::GET => text(StatusCode::OK, "application/schema+json", DEVICE_RECORD),
+                _ => SCHEMA.refuse_method(),
+            };
+            return Some(Box::pin(std::future::ready(Ok(plain(answer)))));
+        }
         let (protocol, endpoint) = Protocol::of(parts, self.0.is_some())?;
         Some(Box::pin(async move {
             if !endpoint.methods().any(|method| parts.method == method) {
@@ -312,7 +325,7 @@ mod tests {
 
     #[test]
     fn every_endpoint_has_a_protocol() {
-        for endpoint in ENDPOINTS {
+        for endpoint in ENDPOINTS.iter().filter(|endpoint| ***endpoint != SCHEMA) {
             let found = Protocol::of(&parts(Method::GET, endpoint.path, ""), false);
             assert_eq!(found.map(|(_, endpoint)| endpoint.path), Some(endpoint.path));
         }

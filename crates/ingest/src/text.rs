@@ -48,10 +48,47 @@ pub fn attribute(reading: &mut Reading, name: &str, value: Value) {
     }
 }
 
-/// Adds a value that a sender gives as text: a number or a truth value if it looks like one.
+/// Adds a value that a sender gives as text: a number or a truth value if it looks like one. A text that a number would
+/// change, such as the id `00123`, stays a text.
 pub fn text_attribute(reading: &mut Reading, name: &str, text: &str) {
-    let number = || number(text).and_then(Number::from_f64).map(Value::Number);
+    let is_number = text.len() <= 15 && !(text.len() > 1 && text.starts_with('0') && !text.starts_with("0."));
+    let number = || number(text).filter(|_| is_number).and_then(Number::from_f64).map(Value::Number);
     let truth = || matches!(text, "true" | "false").then(|| Value::Bool(text == "true"));
     let value = number().or_else(truth).unwrap_or_else(|| text.into());
     attribute(reading, name, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attribute_is_a_number_if_nothing_is_lost() {
+        let value = |text: &str| {
+            let mut reading = Reading::default();
+            text_attribute(&mut reading, "a", text);
+            reading.attributes.remove("a")
+        };
+        assert_eq!(value("5.5"), Some(Value::from(5.5)));
+        assert_eq!(value("0.5"), Some(Value::from(0.5)));
+        assert_eq!(value("-3"), Some(Value::from(-3.0)));
+        assert_eq!(value("true"), Some(Value::Bool(true)));
+        for text in ["00123", "12345678901234567890", "NaN", "inf", "sos", ""] {
+            assert_eq!(value(text), Some(text.into()), "{text}");
+        }
+    }
+
+    #[test]
+    fn attributes_have_limits() {
+        let mut reading = Reading::default();
+        attribute(&mut reading, &"n".repeat(65), 1.into());
+        attribute(&mut reading, "", 1.into());
+        attribute(&mut reading, "text", "x".repeat(257).into());
+        attribute(&mut reading, "list", Value::Array(vec![]));
+        assert!(reading.attributes.is_empty());
+        for n in 0..100 {
+            attribute(&mut reading, &n.to_string(), 1.into());
+        }
+        assert_eq!(reading.attributes.len(), ATTRIBUTES_MAX);
+    }
 }

@@ -37,6 +37,7 @@ impl Reader {
                 self.numbered = (1..=LENGTH_MAX).contains(&length).then(|| (length, 0, Vec::new()));
                 None
             }
+            1 => None,
             // An identifier of 11 bits, and a frame.
             length if length % 2 == 1 => {
                 let id = u32::from_str_radix(&digits[..3], 16).ok()?;

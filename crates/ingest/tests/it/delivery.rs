@@ -4,15 +4,14 @@ use std::fmt::Write;
 
 use crate::server::{Server, now_ms, times};
 
-/// Returns an Overland batch of points at these times. The car moves a few meters per second.
+/// Returns an Overland batch of points at these times, all at one place.
 fn batch(device: &str, times_ms: impl IntoIterator<Item = u64>) -> String {
     let mut locations = String::new();
     for (n, ms) in times_ms.into_iter().enumerate() {
         let comma = if n > 0 { "," } else { "" };
-        let latitude = 47.5 + (ms % 1_000_000) as f64 * 1e-8;
         write!(
             locations,
-            r#"{comma}{{"geometry":{{"coordinates":[19.0,{latitude}]}},"properties":{{"timestamp":"{ms}","device_id":"{device}"}}}}"#
+            r#"{comma}{{"geometry":{{"coordinates":[19.0,47.5]}},"properties":{{"timestamp":"{ms}","device_id":"{device}"}}}}"#
         )
         .unwrap();
     }
@@ -89,6 +88,19 @@ fn refused_publication_is_no_ok_and_can_be_repeated() {
     let records = times(&server.records("cars/a/telemetry"));
     assert_eq!(records, (0..50).map(|second| now - 50_000 + second * 1000).collect::<Vec<_>>());
     assert!(server.records("cars/a/late").is_empty());
+}
+
+#[test]
+fn nothing_is_ok_while_the_engine_does_not_answer() {
+    let server = Server::with(|config| {
+        config.engine.url = "redis://127.0.0.1:1".into();
+        config.engine.wait = std::time::Duration::from_millis(50);
+    });
+    let overland = server.post("/v1/ingest/overland", "", &batch("a", [now_ms()]));
+    assert!(overland.status == 503 && !overland.body.contains("\"ok\""), "{overland:?}");
+    let torque = server.get("/v1/ingest/torque?id=a&kd=5", "");
+    assert!(torque.status == 503 && !torque.body.contains("OK!"), "{torque:?}");
+    assert!(!torque.header("retry-after").is_empty(), "{torque:?}");
 }
 
 #[test]

@@ -85,9 +85,23 @@ fn validate(schema: &Value, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
+/// Validates a record, as JSON.
+pub fn validate_record(record: &str) -> Result<(), String> {
+    static SCHEMA: std::sync::LazyLock<Value> = std::sync::LazyLock::new(schema);
+    validate(&SCHEMA, &serde_json::from_str(record).map_err(|error| error.to_string())?)
+}
+
 /// Returns true if the schema has the field. The schema allows others, so that later senders are not refused.
 fn is_listed(schema: &Value, field: &str) -> bool {
     schema["properties"].get(field).is_some()
+}
+
+#[test]
+fn server_publishes_the_schema() {
+    let server = Server::with(|config| config.ingest.enabled = millrace_ingest::Mode::Off);
+    let answer = server.get("/v1/ingest/device-record.schema.json", "");
+    assert_eq!((answer.status, answer.header("content-type")), (200, "application/schema+json"));
+    assert_eq!(serde_json::from_str::<Value>(&answer.body).unwrap(), schema());
 }
 
 #[test]
