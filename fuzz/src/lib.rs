@@ -1,4 +1,5 @@
 //! Code that several fuzz targets share.
 
+pub mod device;
 pub mod file;
 pub mod world;

@@ -18,7 +18,7 @@ use tokio::task::coop::consume_budget;
 use millrace_transport::{
     Context, Routes,
     access::Caller,
-    admission::{Admission, Congestion, Publisher, hooks::HookClient, read_body},
+    admission::{Admission, Congestion, PublishTarget, Publisher, hooks::HookClient, read_body},
     http::{Query, ReadRequest, Response, ResponseFormat, json, no_cache, no_content, position_header, text},
     polling::{self, PollStart, Read},
     route::{
@@ -175,12 +175,24 @@ async fn record(
     let mut target = caller.may_publish(channel(&car)?)?;
     let mut publication = NewPublication::new(Kind::Json, data);
     publication.idempotency_key = key.map(Into::into);
-    let publication = publication.check()?;
+    publish_record(context, publisher, &mut target, &car, publication.check()?).await
+}
+
+/// Publishes a record to the channel of its car, which is `target`, and to `fleet` with the id of the car as key.
+///
+/// Errors: those of [`publish::publish`].
+pub async fn publish_record(
+    context: &Context,
+    publisher: &(impl Publisher + ?Sized),
+    target: &mut PublishTarget,
+    car: &str,
+    publication: NewPublication,
+) -> Result<Position, Error> {
     let mut newest = publication.clone();
     newest.key = Some(car.into());
     newest.ttl_ms = Some(FLEET_TTL.as_millis() as u64);
     let mut fleet = target.copy_to(ChannelName::parse(FLEET).expect("a valid name"));
-    let position = publish::publish(context, publisher, &mut target, publication).await?;
+    let position = publish::publish(context, publisher, target, publication).await?;
     publish::publish(context, &CopyPublisher, &mut fleet, newest).await?;
     Ok(position)
 }
@@ -271,7 +283,7 @@ fn sensor_data(record: &Publication, wanted: ResponseFormat) -> Response {
     if wanted == ResponseFormat::Json {
         return json(record.data().to_vec());
     }
-    let document = xml::document("sensorData", &xml::value(record.data()));
+    let document = xml::document("sensordata", &xml::value(record.data()));
     let mut response = text(StatusCode::OK, "application/xml", document);
     no_cache(&mut response);
     response

@@ -30,7 +30,8 @@ pub fn is_open(config: &Config) -> bool {
 /// Errors: what is missing, and the flags that add or waive it.
 pub fn check(config: &Config) -> anyhow::Result<()> {
     let server = &config.server;
-    let udp = server.udp.parse().ok().filter(|address| is_reached(*address));
+    let datagrams = [&server.udp, &config.ingest.nmea_udp].into_iter().filter_map(|address| address.parse().ok());
+    let udp = datagrams.into_iter().find(|address| is_reached(*address));
     let listen = Some(server.listen).filter(|address| is_reached(*address));
     let Some(address) = listen.or(udp) else { return Ok(()) };
     // UDP datagrams are never encrypted.
@@ -97,6 +98,15 @@ mod tests {
             config.server.insecure_no_auth = true;
         };
         assert_eq!(refusal(waived), None);
+    }
+
+    #[test]
+    fn remote_nmea_requires_auth_or_waiver() {
+        let refused = refusal(|config| {
+            config.server.listen = "127.0.0.1:0".parse().unwrap();
+            config.ingest.nmea_udp = "0.0.0.0:5010".into();
+        });
+        assert!(refused.unwrap().contains("datagrams on 0.0.0.0:5010"));
     }
 
     #[test]

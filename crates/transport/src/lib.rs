@@ -44,7 +44,7 @@ pub use datagram::{Config as RtcConfig, Port as RtcPort};
 pub use metrics::SocketMetrics;
 pub use millrace_rtc::is_contained;
 pub use route::{Arrival, Context, Door, Pages, Question, Routes, ShardPort};
-pub use serve::{Listener, RECONNECT_GRACE, bind_udp, serve};
+pub use serve::{DatagramFormat, Listener, RECONNECT_GRACE, bind_udp, receive_datagrams, serve};
 
 /// A shard whose connections are real sockets.
 pub type Shard = millrace_node::Shard<Sockets>;

@@ -130,8 +130,8 @@ mod tests {
     fn thesis_record_has_documented_size() {
         let record = json!({"carId": 1, "timestamp": 1396876402000u64, "gpsLatitude": 47.53398, "gpsLongitude": 19.079723,
             "speed": 1.25, "rpm": 1250, "coolantTemperature": 101});
-        let xml = document("sensorData", &record);
-        assert!(xml.ends_with("</sensorData>") && xml.contains("<carId>1</carId>"));
+        let xml = document("sensordata", &record);
+        assert!(xml.ends_with("</sensordata>") && xml.contains("<carId>1</carId>"));
         assert!((270..=295).contains(&xml.len()), "{} bytes, the thesis has about 281", xml.len());
     }
 

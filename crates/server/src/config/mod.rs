@@ -39,6 +39,7 @@ pub struct Config {
     pub rtc: millrace_transport::RtcConfig,
     pub rooms: millrace_conference::RoomsConfig,
     pub turn: crate::turn::Config,
+    pub ingest: millrace_ingest::Config,
     pub race: millrace_race::Config,
     pub lab: crate::lab::Config,
     pub engine: Engine,
@@ -271,6 +272,12 @@ impl Config {
                 "race.enabled",
                 "must be `auto` or `off` behind a proxy: the lanes pass headers that only the proxy may set",
             );
+        }
+        if !self.ingest.nmea_udp.is_empty() && self.ingest.nmea_udp.parse::<SocketAddr>().is_err() {
+            return bad("ingest.nmea_udp", "must be HOST:PORT, for example `127.0.0.1:5010`, or empty");
+        }
+        if !(1..=10_000_000).contains(&self.ingest.devices_max) {
+            return bad("ingest.devices_max", "must be from 1 to 10000000 devices");
         }
         if let Err((key, what)) = self.lab.check() {
             return bad(key, what);

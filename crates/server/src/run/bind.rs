@@ -27,6 +27,8 @@ pub struct Sockets {
     /// One listener per shard, all at `address`.
     pub listeners: Vec<Listener>,
     pub udp: Option<UdpSocket>,
+    /// Socket for NMEA sentences.
+    pub nmea: Option<UdpSocket>,
     /// One port per shard; empty if data channels are disabled.
     pub rtc: Vec<RtcPort>,
     pub turn: Turn,
@@ -57,14 +59,9 @@ pub fn bind(config: &Config, inherited: SocketSet, seed: &Seed) -> anyhow::Resul
     let listeners = listen(&mut opener, server.listen, shards).with_context(|| taken(server.listen))?;
     let address = listeners[0].address()?;
     let tls = Tls::load(&config.tls, shards).context("cannot set up TLS")?;
-    let udp = match server.udp.as_str() {
-        "" => None,
-        address => {
-            let wanted = address.parse()?;
-            let socket = opener.open("udp", wanted, || bind_udp(wanted));
-            Some(socket.with_context(|| format!("cannot receive datagrams on {address}"))?)
-        }
-    };
+    let udp = open_datagrams(&mut opener, "udp", &server.udp)?;
+    let nmea = Some(&config.ingest).filter(|ingest| ingest.enabled != millrace_ingest::Mode::Off);
+    let nmea = open_datagrams(&mut opener, "nmea", nmea.map_or("", |ingest| &ingest.nmea_udp))?;
     let own = own_addresses();
     let rtc = match config.rtc.address(server.listen).map_err(|what| anyhow::anyhow!("`rtc.listen` {what}"))? {
         Some(address) => open_rtc((&mut opener, &handed_over), config, address, shards, &own)
@@ -74,7 +71,11 @@ pub fn bind(config: &Config, inherited: SocketSet, seed: &Seed) -> anyhow::Resul
     let agent = open_optional(&mut opener, "agent", &server.agent, "answer agent checks")?;
     let admin = open_optional(&mut opener, "admin", &config.admin.listen, "serve the admin API")?;
     let turn = Turn::open(config, &own, tls.as_ref(), limits.clone(), (&mut opener, handed_over.subscribe()), seed)?;
-    Ok((Sockets { address, listeners, udp, rtc, turn, agent, admin, kept: opener.kept, handed_over }, tls, limits))
+    Ok((
+        Sockets { address, listeners, udp, nmea, rtc, turn, agent, admin, kept: opener.kept, handed_over },
+        tls,
+        limits,
+    ))
 }
 
 /// Opens one listener per shard.
@@ -117,6 +118,16 @@ fn open_rtc(
         Ok(port)
     };
     (0..shards).map(open).collect()
+}
+
+/// Opens a socket for datagrams of devices, unless the address is empty.
+fn open_datagrams(opener: &mut Opener, name: &str, address: &str) -> anyhow::Result<Option<UdpSocket>> {
+    if address.is_empty() {
+        return Ok(None);
+    }
+    let wanted = address.parse()?;
+    let socket = opener.open(name, wanted, || bind_udp(wanted));
+    socket.map(Some).with_context(|| format!("cannot receive datagrams on {address}"))
 }
 
 /// Opens a TCP listener, unless the address is empty. `purpose` completes the sentence "cannot … on ADDRESS".

@@ -11,7 +11,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     io::{self, Write as _},
-    net::SocketAddr,
+    net::{SocketAddr, UdpSocket},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -65,6 +65,8 @@ pub struct Running {
     pub address: SocketAddr,
     /// Address of the admin listener.
     pub admin: Option<SocketAddr>,
+    /// Address of the port for NMEA sentences.
+    pub nmea: Option<SocketAddr>,
     threads: Threads,
     ready: Arc<AtomicBool>,
     events: Arc<Events>,
@@ -123,6 +125,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
     };
     let (mut sockets, tls, limits) = bind(&apportioned, inherited, &seed)?;
     let (address, admin) = (sockets.address, sockets.admin_address()?);
+    let nmea = sockets.nmea.as_ref().map(UdpSocket::local_addr).transpose()?;
     let mut services = build(&apportioned, &sockets, tls.as_ref(), limits, &seed, takeover)?;
     let handed = Handed {
         engine: services.engine.clone(),
@@ -152,6 +155,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
     Ok(Running {
         address,
         admin,
+        nmea,
         threads,
         ready,
         events,
@@ -338,6 +342,9 @@ pub async fn run(Sources { config, from }: Sources, reload: Reload) -> anyhow::R
     announce(format_args!("listening on {scheme}://{}", running.address));
     for url in urls(scheme, running.address).iter().filter(|_| running.address.ip().is_unspecified()) {
         announce(format_args!("reachable at {url}"));
+    }
+    if let Some(address) = running.nmea {
+        announce(format_args!("NMEA sentences on udp://{address}"));
     }
     if let Some(address) = running.admin {
         announce(format_args!("admin on http://{address}"));

@@ -14,6 +14,7 @@ use millrace_carcare::CarCare;
 use millrace_conference::{Conference, ConferenceRoutes, Question as RoomQuestion, rooms, turn::Offer};
 use millrace_delivery::Hub;
 use millrace_engine::Engine;
+use millrace_ingest::{Ingest, IngestRoutes, Nmea};
 use millrace_node::{Router, Shard};
 use millrace_protocol::ticket::TicketKey;
 use millrace_race::{Race, RaceRoutes};
@@ -21,7 +22,7 @@ use millrace_transport::{
     Admission, Arrival, Context, Door, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets,
     access::{Access, unix_s},
     admission::{hooks::Hooks, webhooks::PublicationEvents},
-    serve,
+    receive_datagrams, serve,
 };
 use tokio::{
     net::TcpListener,
@@ -115,7 +116,8 @@ impl Drop for Ends {
 ///
 /// Errors: a thread that the system refuses.
 pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Option<&Tls>) -> anyhow::Result<Threads> {
-    let Sockets { listeners, mut udp, rtc, turn, mut agent, admin: admin_listener, handed_over, .. } = sockets;
+    let Sockets { listeners, mut udp, mut nmea, rtc, turn, mut agent, admin: admin_listener, handed_over, .. } =
+        sockets;
     let controls = Controls {
         stop: watch::Sender::new(false),
         drain: watch::Sender::new(DrainState::Serving),
@@ -130,6 +132,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
     let (room_questions, rooms_asked): (Vec<_>, Vec<_>) =
         listeners.iter().map(|_| mpsc::channel(QUESTIONS_MAX)).unzip();
     let rooms = rooms::Shared::new(config.rooms.clone());
+    let ingest = Arc::new(Ingest::new(&config.ingest));
     let mut rtc = rtc.into_iter();
     let mut handles = Vec::with_capacity(listeners.len());
     let (jobs, receiver) = Jobs::new();
@@ -182,6 +185,9 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
             // The first shard serves the sockets of which the node has one.
             agent: agent.take(),
             udp: udp.take(),
+            nmea: nmea.take(),
+            ingest: ingest.clone(),
+            answers_devices: config.ingest.is_on(config.authenticates()),
             operators: arriving.take(),
             rtc: rtc.next(),
             relays: turn.offer.clone(),
@@ -251,6 +257,12 @@ struct ShardThread {
     listener: Listener,
     agent: Option<BoundTcp>,
     udp: Option<UdpSocket>,
+    /// Socket for NMEA sentences.
+    nmea: Option<UdpSocket>,
+    /// Publisher of what devices report.
+    ingest: Arc<Ingest>,
+    /// True if requests of phones and trackers are answered.
+    answers_devices: bool,
     /// Connections of the admin listener, and its token.
     operators: Option<(AdminToken, mpsc::Receiver<Arrival>)>,
     rtc: Option<RtcPort>,
@@ -313,6 +325,12 @@ impl ShardThread {
         let context = Context::new(shard, admission, self.site);
         context.add_routes(Rc::new(ConferenceRoutes(conference)));
         context.add_routes(Rc::new(CarCare));
+        let ingest = Some(self.ingest.clone()).filter(|_| self.answers_devices);
+        context.add_routes(Rc::new(IngestRoutes(ingest)));
+        if let Some(socket) = self.nmea {
+            let socket = tokio::net::UdpSocket::from_std(socket)?;
+            spawn_local(receive_datagrams(context.clone(), socket, Nmea(self.ingest)));
+        }
         context.add_routes(Rc::new(RaceRoutes(self.race)));
         context.add_routes(Rc::new(AdminRoutes(self.jobs)));
         let mut configured = vec![context.clone()];

@@ -38,7 +38,7 @@ mod udp;
 mod write_timeout;
 
 pub use drain::RECONNECT_GRACE;
-pub use udp::bind as bind_udp;
+pub use udp::{DatagramFormat, bind as bind_udp, receive as receive_datagrams};
 
 use crate::{
     accept::{cannot_accept, set_options},
@@ -179,7 +179,7 @@ pub async fn serve(
     }
     if let Some(socket) = datagrams {
         let socket = tokio::net::UdpSocket::from_std(socket)?;
-        tasks.push(spawn_local(udp::receive(context.clone(), socket)));
+        tasks.push(spawn_local(udp::receive(context.clone(), socket, udp::Lines)));
     }
     if let Some(port) = rtc {
         tasks.extend(open_port(&context, &event_loop, port)?);

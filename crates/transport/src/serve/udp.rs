@@ -1,5 +1,6 @@
-//! Datagrams from devices. Each contains one line of a batch, or a record in the format of an added route. The server
-//! sends no reply. Malformed datagrams are counted and dropped.
+//! Datagrams from devices. On the port `server.udp` each contains one line of a batch, or a record in the format of an
+//! added route; other ports have a [`DatagramFormat`] of their own. The server sends no reply. Malformed datagrams are
+//! counted and dropped.
 
 use std::{
     io,
@@ -33,8 +34,47 @@ struct Kind {
     channel: Option<serde::de::IgnoredAny>,
 }
 
+/// Format of the datagrams of one port.
+pub trait DatagramFormat: 'static {
+    /// Publishes a datagram; returns `None` if the datagram is malformed or refused.
+    fn publish(
+        &self,
+        context: &Context,
+        publisher: &impl Publisher,
+        caller: &Caller,
+        datagram: &[u8],
+    ) -> impl Future<Output = Option<()>>;
+}
+
+/// Format of the port `server.udp`.
+pub(crate) struct Lines;
+
+impl DatagramFormat for Lines {
+    async fn publish(
+        &self,
+        context: &Context,
+        publisher: &impl Publisher,
+        caller: &Caller,
+        datagram: &[u8],
+    ) -> Option<()> {
+        let kind: Kind = serde_json::from_slice(datagram).ok()?;
+        let published = match kind.channel {
+            Some(_) => publish::publish_line(context, publisher, caller, datagram).await,
+            None => {
+                let datagram = Bytes::copy_from_slice(datagram);
+                let routes: Vec<_> = context.routes().to_vec();
+                let mut offered =
+                    routes.iter().map(|routes| routes.publish_datagram(context, publisher, caller, datagram.clone()));
+                offered.find_map(|publishing| publishing)?.await
+            }
+        };
+        publish::counted(context, published).ok().map(drop)
+    }
+}
+
 /// Receives datagrams until the task is dropped.
-pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
+pub async fn receive<F: DatagramFormat>(context: Rc<Context>, socket: UdpSocket, format: F) {
+    let format = Rc::new(format);
     // The buffer has one byte more than the limit, so that a datagram above the limit is detected.
     let mut datagram = [0; DATAGRAM_BYTES_MAX + 1];
     let asking = Arc::new(Semaphore::new(ASKING_MAX));
@@ -56,22 +96,28 @@ pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
         if !is_good {
             Metrics::add(&metrics.udp_dropped, 1);
         } else if context.admission.has_hooks() {
-            publish_beside(&context, from.ip(), datagram[..length].to_vec(), &asking);
+            publish_beside(&context, &format, from.ip(), datagram[..length].to_vec(), &asking);
         } else {
-            publish_or_drop(&context, from.ip(), &datagram[..length]).await;
+            publish_or_drop(&context, &*format, from.ip(), &datagram[..length]).await;
         }
     }
 }
 
 /// Publishes while further datagrams are received, because the app's back end may answer late. A datagram is dropped
 /// while too many wait. Datagrams that wait may overtake each other; the network gives them no order either.
-fn publish_beside(context: &Rc<Context>, from: IpAddr, datagram: Vec<u8>, asking: &Arc<Semaphore>) {
+fn publish_beside<F: DatagramFormat>(
+    context: &Rc<Context>,
+    format: &Rc<F>,
+    from: IpAddr,
+    datagram: Vec<u8>,
+    asking: &Arc<Semaphore>,
+) {
     let Ok(slot) = asking.clone().try_acquire_owned() else {
         return Metrics::add(&context.shard.socket_metrics.udp_dropped, 1);
     };
-    let context = context.clone();
+    let (context, format) = (context.clone(), format.clone());
     let mut publishing = Box::pin(async move {
-        publish_or_drop(&context, from, &datagram).await;
+        publish_or_drop(&context, &*format, from, &datagram).await;
         drop(slot);
     });
     // A datagram for which the back end is not asked is published at once.
@@ -80,29 +126,14 @@ fn publish_beside(context: &Rc<Context>, from: IpAddr, datagram: Vec<u8>, asking
     }
 }
 
-async fn publish_or_drop(context: &Context, from: IpAddr, datagram: &[u8]) {
-    if publish(context, from, datagram).await.is_none() {
-        Metrics::add(&context.shard.socket_metrics.udp_dropped, 1);
-    }
-}
-
-async fn publish(context: &Context, from: IpAddr, datagram: &[u8]) -> Option<()> {
-    let kind: Kind = serde_json::from_slice(datagram).ok()?;
+async fn publish_or_drop(context: &Context, format: &impl DatagramFormat, from: IpAddr, datagram: &[u8]) {
     // A datagram has no token.
     let holder = context.admission.limits.holder(None, Some(from));
     let caller = Caller { grant: context.admission.access.authority.anonymous(), holder, anonymous: true };
     let publisher = DatagramPublisher { admission: &context.admission, address: from };
-    let published = match kind.channel {
-        Some(_) => publish::publish_line(context, &publisher, &caller, datagram).await,
-        None => {
-            let datagram = Bytes::copy_from_slice(datagram);
-            let routes: Vec<_> = context.routes().to_vec();
-            let mut offered =
-                routes.iter().map(|routes| routes.publish_datagram(context, &publisher, &caller, datagram.clone()));
-            offered.find_map(|publishing| publishing)?.await
-        }
-    };
-    publish::counted(context, published).ok().map(drop)
+    if format.publish(context, &publisher, &caller, datagram).await.is_none() {
+        Metrics::add(&context.shard.socket_metrics.udp_dropped, 1);
+    }
 }
 
 /// Publisher of one datagram. The rate of its address is limited by `datagrams_per_s`, before the datagram is parsed.

@@ -104,7 +104,7 @@ async fn client_polling_returns_only_newer_record() {
     let xml = poll("?since=0&_=17", &XML).await;
     assert_eq!(xml.header("content-type"), "application/xml");
     let text = xml.text();
-    assert!(text.starts_with("<?xml") && text.contains("<sensorData>") && text.ends_with("</sensorData>"), "{text}");
+    assert!(text.starts_with("<?xml") && text.contains("<sensordata>") && text.ends_with("</sensordata>"), "{text}");
     for field in
         ["<carId>3</carId>", "<timestamp>2000</timestamp>", "<gpsLatitude>47.53398</gpsLatitude>", "<rpm>1250</rpm>"]
     {

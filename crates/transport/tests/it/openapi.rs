@@ -19,7 +19,7 @@ use crate::server::{Answer, Server, client, within};
 const SECRET: &str = "a secret of thirty-two bytes or more";
 const METHODS: [&str; 6] = ["get", "head", "post", "patch", "delete", "options"];
 /// Crates with endpoints, as folders beside the crate of this test.
-const CRATES: [&str; 5] = ["transport", "conference", "carcare", "race", "server"];
+const CRATES: [&str; 6] = ["transport", "conference", "carcare", "ingest", "race", "server"];
 
 fn document() -> Value {
     serde_json::from_str(DOCUMENT).expect("valid JSON")
@@ -305,6 +305,7 @@ fn start() -> (Server, String) {
     let server = Server::with(|config| {
         config.auth.secret = Secret::from(SECRET);
         config.server.public_metrics = true;
+        config.ingest.enabled = millrace_ingest::Mode::On;
         config.namespaces.entry("fleet".into()).or_default().state = Some(true);
     });
     let claims = json!({ "sub": "operator", "exp": now_s() + 60, "millrace": {

@@ -1,0 +1,14 @@
+//! Fuzzes the decoder of a sender: the number of reports is limited, and each record that the filter
+//! lets pass has possible values. Input: a CSV file with a recorded drive, as devices upload it.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use millrace_fuzz::device::check;
+use millrace_ingest::format;
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok(reports) = format::csv::decode(data, 8) {
+        check(reports, 8);
+    }
+});

@@ -1,0 +1,17 @@
+//! Fuzzes the decoder of a sender: the number of reports is limited, and each record that the filter
+//! lets pass has possible values. Input: a payload of OwnTracks.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use millrace_fuzz::device::check;
+use millrace_ingest::format;
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok(reports) = format::owntracks::decode(data, 8) {
+        check(reports, 8);
+    }
+    if let Ok(topic) = std::str::from_utf8(data) {
+        format::owntracks::device_of_topic(topic);
+    }
+});
