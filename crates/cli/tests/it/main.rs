@@ -24,6 +24,7 @@ mod quiet;
 mod readme;
 mod restart;
 mod serving;
+mod store_and_forward;
 mod support;
 mod talking;
 mod tls;
