@@ -22,6 +22,7 @@ mod monitoring;
 mod ports;
 mod quiet;
 mod readme;
+mod requests;
 mod restart;
 mod serving;
 mod store_and_forward;

@@ -17,6 +17,7 @@ use millrace_engine::Engine;
 use millrace_node::{Router, Shard};
 use millrace_protocol::ticket::TicketKey;
 use millrace_race::{Race, RaceRoutes};
+use millrace_requests::RequestRoutes;
 use millrace_transport::{
     Admission, Arrival, Context, Door, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets,
     access::{Access, unix_s},
@@ -313,6 +314,7 @@ impl ShardThread {
         let context = Context::new(shard, admission, self.site);
         context.add_routes(Rc::new(ConferenceRoutes(conference)));
         context.add_routes(Rc::new(CarCare));
+        context.add_routes(Rc::new(RequestRoutes));
         context.add_routes(Rc::new(RaceRoutes(self.race)));
         context.add_routes(Rc::new(AdminRoutes(self.jobs)));
         let mut configured = vec![context.clone()];
