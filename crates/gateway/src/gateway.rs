@@ -6,18 +6,12 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     rc::Rc,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use millrace_client::data_channel::{AnswerError, OPEN_TIMEOUT, PeerSocket};
 use millrace_rtc::{Event, Lane};
-use tokio::{
-    net::TcpListener,
-    sync::Notify,
-    task::LocalSet,
-    time::{sleep, sleep_until},
-};
+use tokio::{net::TcpListener, sync::Notify, task::LocalSet, time::sleep_until};
 
 use crate::{
     forward::{self, Forwarder, PeerId, PeerOptions, Refused, Stats},
@@ -30,8 +24,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Maximum bytes sent to a peer but not acknowledged. Further messages wait in the forwarder, which can drop the
 /// oldest.
 const BUFFERED_MAX: usize = 64 * 1024;
-/// Pause after an accept error that no single connection causes, such as too few file descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
 
 pub struct Config {
     /// Address for offers.
@@ -91,24 +83,7 @@ impl Gateway {
         let tasks = LocalSet::new();
         let windows = state.clone();
         tasks.spawn_local(async move { windows.run_windows().await });
-        tasks
-            .run_until(async move {
-                let permits = Arc::new(tokio::sync::Semaphore::new(http::CONNECTIONS_MAX));
-                loop {
-                    let Ok(permit) = permits.clone().acquire_owned().await else { return };
-                    match listener.accept().await {
-                        Ok((stream, _)) => {
-                            let state = state.clone();
-                            tokio::task::spawn_local(async move {
-                                http::serve(state, stream).await;
-                                drop(permit);
-                            });
-                        }
-                        Err(_) => sleep(PAUSE).await,
-                    }
-                }
-            })
-            .await;
+        tasks.run_until(http::run(state, listener)).await;
     }
 }
 

@@ -1,19 +1,22 @@
 //! Signaling over HTTP: a peer joins with `POST /v1/connect` and an offer, as with a Millrace server.
 
-use std::{convert::Infallible, net::IpAddr, rc::Rc, time::Duration};
+use std::{convert::Infallible, net::IpAddr, rc::Rc, sync::Arc, time::Duration};
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
     header::{self, HeaderMap, HeaderValue},
-    service::service_fn,
+    service::{Service, service_fn},
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use millrace_client::data_channel::{AnswerError, SDP};
 use serde_json::json;
 use subtle::ConstantTimeEq;
-use tokio::net::TcpStream;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
 
 use crate::{
     forward::{PeerOptions, Refused},
@@ -21,7 +24,7 @@ use crate::{
 };
 
 /// Maximum number of connections served at the same time; further connections wait to be accepted.
-pub const CONNECTIONS_MAX: usize = 256;
+const CONNECTIONS_MAX: usize = 256;
 /// Maximum time for which one connection is served.
 const CONNECTION_MAX: Duration = Duration::from_secs(60);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,17 +34,53 @@ const OFFER_BYTES_MAX: usize = 64 * 1024;
 /// Maximum length of the prefix of urgent messages, in bytes.
 const URGENT_BYTES_MAX: usize = 256;
 
-type Answer = Response<Full<Bytes>>;
+/// Pause after an accept error that no single connection causes, such as too few file descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub(crate) type Answer = Response<Full<Bytes>>;
 
 /// Error response: status, code and what to do, as in the server (docs/reference/protocol.md, "Errors").
-struct Problem(StatusCode, &'static str, String);
+pub(crate) struct Problem(pub StatusCode, pub &'static str, pub String);
 
-pub async fn serve(state: Rc<SharedState>, stream: TcpStream) {
-    let Ok(local) = stream.local_addr() else { return };
-    let service = service_fn(|request| {
+/// Accepts and serves connections until the future is dropped. Must run in a `LocalSet`. `service` gets the address at
+/// which a connection arrived.
+pub(crate) async fn accept<S>(listener: TcpListener, connections_max: usize, service: impl Fn(IpAddr) -> S)
+where
+    S: Service<Request<Incoming>, Response = Answer, Error = Infallible> + 'static,
+{
+    let permits = Arc::new(Semaphore::new(connections_max));
+    loop {
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let Ok(local) = stream.local_addr() else { continue };
+                let service = service(local.ip().to_canonical());
+                tokio::task::spawn_local(async move {
+                    serve(service, stream).await;
+                    drop(permit);
+                });
+            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Serves offers and statistics of the gateway.
+pub(crate) async fn run(state: Rc<SharedState>, listener: TcpListener) {
+    let service = |local| {
         let state = state.clone();
-        async move { Ok::<_, Infallible>(answer(&state, request, local.ip().to_canonical()).await) }
-    });
+        service_fn(move |request| {
+            let state = state.clone();
+            async move { Ok::<_, Infallible>(answer(&state, request, local).await) }
+        })
+    };
+    accept(listener, CONNECTIONS_MAX, service).await;
+}
+
+async fn serve<S>(service: S, stream: TcpStream)
+where
+    S: Service<Request<Incoming>, Response = Answer, Error = Infallible>,
+{
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
@@ -83,11 +122,11 @@ async fn route(
             Ok(answer)
         }
         (&Method::POST, "/v1/connect") => {
-            authorize(state, request.headers())?;
+            authorize(state.config.secret.as_deref(), request.headers())?;
             connect(state, request, local).await
         }
         (&Method::GET, "/v1/stats") => {
-            authorize(state, request.headers())?;
+            authorize(state.config.secret.as_deref(), request.headers())?;
             let (peers, stats) = state.stats();
             let mut body = json!(stats);
             body["peers"] = json!(peers);
@@ -104,8 +143,9 @@ async fn route(
     }
 }
 
-fn authorize(state: &SharedState, headers: &HeaderMap) -> Result<(), Problem> {
-    let Some(secret) = &state.config.secret else { return Ok(()) };
+/// Checks the secret of a request, if the gateway has one.
+pub(crate) fn authorize(secret: Option<&str>, headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(secret) = secret else { return Ok(()) };
     let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
     let shown = shown.strip_prefix(b"Bearer ").unwrap_or_default();
     match bool::from(shown.ct_eq(secret.as_bytes())) {
@@ -173,7 +213,7 @@ fn options(query: &str) -> Result<PeerOptions, QueryError> {
     }
 }
 
-fn whole(status: StatusCode, kind: &'static str, text: String) -> Answer {
+pub(crate) fn whole(status: StatusCode, kind: &'static str, text: String) -> Answer {
     let mut answer = Response::new(Full::new(Bytes::from(text)));
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -181,7 +221,7 @@ fn whole(status: StatusCode, kind: &'static str, text: String) -> Answer {
 }
 
 impl Problem {
-    fn answer(self) -> Answer {
+    pub(crate) fn answer(self) -> Answer {
         let Problem(status, code, detail) = self;
         let retry = status == StatusCode::SERVICE_UNAVAILABLE;
         let body = json!({

@@ -1,6 +1,8 @@
 //! `millrace gateway`: a WebRTC peer that forwards messages between the data channels of other peers, or a gateway
-//! between a kit on a serial device and the channels of a server.
+//! between a kit on a serial device and the channels of a server, or a gateway that stores messages until a server has
+//! accepted them.
 
+mod buffer;
 mod kit;
 
 use std::{
@@ -24,12 +26,15 @@ const WINDOW: Duration = Duration::from_millis(250);
 const BUNDLE_BYTES: u32 = 16 * 1024;
 
 #[derive(clap::Args, Clone, Debug)]
+#[command(group = clap::ArgGroup::new("uplink").args(["serial", "buffer"]))]
 #[command(after_help = "\
 A peer (a browser or a native program) joins by posting an SDP offer to /v1/connect?name=NAME; &to=NAME names the receiver of its messages. The gateway then forwards what the peer sends on its data channel `millrace`, or on `latest`, which is unordered and never retransmits. docs/reference/gateway.md describes the format of bundles. `GET /v1/stats` returns counters.
 
 Prints `listening on URL` once the gateway accepts offers. SIGTERM closes all peers and exits.
 
 With --serial, the gateway drives the LED module of a kit instead: it reads commands from NAME/led, also those before its start, and publishes to NAME/state and NAME/light. It opens the device again after a disconnect. With tokens, it needs the permissions subscribe and history on NAME/led, and publish on NAME/state and NAME/light. docs/how-to/light-a-kit.md describes the messages.
+
+With --buffer, the gateway takes messages of devices instead, by the publishing requests of a server (POST /v1/channels/CHANNEL, POST /v1/publish), or from standard input. It answers 202 once a message is on disk, and deletes the message once the server has returned its position. docs/how-to/store-and-forward.md describes this.
 
 Example: bundle the messages that sensors send to the peer `uplink` within 250 ms, and split the bundles that `uplink` sends back
   millrace gateway --mode both
@@ -38,7 +43,9 @@ Example: forward messages unchanged, for a page that another server hosts
 Example: accept devices of the local network, behind a proxy that terminates TLS
   MILLRACE_GATEWAY_SECRET=$(openssl rand -hex 16) millrace gateway --listen 0.0.0.0:8090 --public 192.0.2.7 --behind-proxy
 Example: a kit on a USB port
-  millrace gateway --serial /dev/ttyACM0 --kit earl/1 --to http://127.0.0.1:8080")]
+  millrace gateway --serial /dev/ttyACM0 --kit earl/1 --to http://127.0.0.1:8080
+Example: devices whose messages survive an outage of the network
+  MILLRACE_TOKEN=.. millrace gateway --buffer /var/lib/millrace-buffer --to https://cars.example")]
 pub struct Args {
     /// Address for HTTP requests with offers; port 0 picks a free port. Each peer gets a UDP port of its own
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8090", value_parser = address::parse)]
@@ -80,8 +87,10 @@ pub struct Args {
     /// Name of the kit, the prefix of its channels [default: earl/1]
     #[arg(long, value_name = "NAME", requires = "serial")]
     kit: Option<String>,
-    /// URL of the server with the channels of the kit [default: http://127.0.0.1:8080]
-    #[arg(long, value_name = "URL", requires = "serial", value_parser = Server::parse)]
+    #[command(flatten)]
+    buffer: buffer::Args,
+    /// URL of the server with the channels of the kit or of the devices [default: http://127.0.0.1:8080]
+    #[arg(long, value_name = "URL", requires = "uplink", value_parser = Server::parse)]
     to: Option<Server>,
     #[command(flatten)]
     retry: Retry,
@@ -106,6 +115,10 @@ const PEERS_ONLY: [&str; 11] = [
     "insecure_no_auth",
 ];
 
+/// Flags that have no effect with `--buffer`.
+const FORWARDING_ONLY: [&str; 7] =
+    ["mode", "window", "bundle_bytes", "waiting_bytes", "peers", "allow_origin", "public"];
+
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Mode {
     /// Send each message unchanged to the receiver that its sender named
@@ -119,13 +132,22 @@ enum Mode {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
+    let to = args.to.clone().map_or_else(|| Server::parse("http://127.0.0.1:8080"), Ok)?;
     if let Some(path) = &args.serial {
         let name = args.kit.unwrap_or_else(|| "earl/1".into());
-        let to = args.to.map_or_else(|| Server::parse("http://127.0.0.1:8080"), Ok)?;
         return kit::run(path, name, to, args.retry, args.login, &args.trust).await;
     }
-    ensure!(!args.login.is_given(), "--token has no effect without --serial: peers of this gateway use {SECRET}");
     let secret = std::env::var(SECRET).ok().filter(|secret| !secret.is_empty());
+    if let Some(directory) = args.buffer.buffer.clone() {
+        args.trust.decide()?;
+        args.check_listener(secret.as_deref())?;
+        let to = to.with_token(args.login.token()?);
+        return buffer::run(args.buffer, directory, args.listen, secret, to).await;
+    }
+    ensure!(
+        !args.login.is_given(),
+        "--token has no effect without --serial or --buffer: peers of this gateway use {SECRET}"
+    );
     let config = args.config(secret)?;
     let gateway = Gateway::bind(config).await.with_context(|| format!("cannot listen on {}", args.listen))?;
     output::line(format_args!("listening on http://{}", gateway.address()?))?;
@@ -136,8 +158,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// Errors: a flag combination that is insecure without a waiver, or a flag without effect.
-    fn config(&self, secret: Option<String>) -> anyhow::Result<Config> {
+    /// Errors: a flag combination that is insecure without a waiver.
+    fn check_listener(&self, secret: Option<&str>) -> anyhow::Result<()> {
         let is_loopback = self.listen.ip().to_canonical().is_loopback();
         ensure!(
             is_loopback || self.behind_proxy || self.insecure_no_tls,
@@ -149,11 +171,17 @@ impl Args {
             "--listen {}: anyone could join; set {SECRET}, or add --insecure-no-auth",
             self.listen
         );
-        let is_long = secret.as_ref().is_none_or(|secret| secret.len() >= SECRET_BYTES_MIN);
+        let is_long = secret.is_none_or(|secret| secret.len() >= SECRET_BYTES_MIN);
         ensure!(
             is_long,
             "{SECRET} is shorter than {SECRET_BYTES_MIN} bytes; `openssl rand -hex 16` generates a suitable one"
         );
+        Ok(())
+    }
+
+    /// Errors: as [`Args::check_listener`], or a flag without effect.
+    fn config(&self, secret: Option<String>) -> anyhow::Result<Config> {
+        self.check_listener(secret.as_deref())?;
         let gathers = matches!(self.mode, Mode::Multiplex | Mode::Both);
         ensure!(
             gathers || (self.window.is_none() && self.bundle_bytes.is_none()),

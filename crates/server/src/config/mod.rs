@@ -517,7 +517,11 @@ mod tests {
         let (engine, all) = (config.engine(), config.history);
         let (chat, lists) = (engine.of(&channel("chat/lobby")), engine.of(&channel("chat-lists/channels")));
         assert!(
-            engine.of(&channel("fleet")).state && lists.state && !chat.state && !engine.of(&channel("cars/1")).state
+            engine.of(&channel("fleet")).state
+                && lists.state
+                && !chat.state
+                && !engine.of(&channel("cars/1")).state
+                && engine.of(&channel("requests/car-7")).state
         );
         assert_eq!((chat.age_max, lists.age_max, lists.keys_max), (7 * DAY, all.age_max, 1_000));
         assert_eq!((chat.count_max, chat.bytes_max), (all.count_max, all.bytes_max));

@@ -18,6 +18,7 @@ use millrace_ingest::{Ingest, IngestRoutes, Nmea};
 use millrace_node::{Router, Shard};
 use millrace_protocol::ticket::TicketKey;
 use millrace_race::{Race, RaceRoutes};
+use millrace_requests::RequestRoutes;
 use millrace_transport::{
     Admission, Arrival, Context, Door, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets,
     access::{Access, unix_s},
@@ -331,6 +332,7 @@ impl ShardThread {
             let socket = tokio::net::UdpSocket::from_std(socket)?;
             spawn_local(receive_datagrams(context.clone(), socket, Nmea(self.ingest)));
         }
+        context.add_routes(Rc::new(RequestRoutes));
         context.add_routes(Rc::new(RaceRoutes(self.race)));
         context.add_routes(Rc::new(AdminRoutes(self.jobs)));
         let mut configured = vec![context.clone()];

@@ -1,6 +1,6 @@
 //! Publishing over HTTP: one publication, or a batch of NDJSON lines.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, header, request::Parts};
@@ -69,18 +69,34 @@ pub async fn delete(
 
 /// Handles `POST /v1/publish`: publishes one publication per line. Each line has its own result.
 ///
+/// With `ordered`, a line that may succeed later stops its channel: later lines of this channel are not published, so
+/// that a publisher that repeats them keeps their order.
+///
 /// Errors: `too_large`, `timeout`, `too_many` lines. A bad line is an error only in its own result.
 pub async fn batch(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Response, Error> {
     let caller = context.admission.caller(parts).await?;
     caller.may_anything()?;
-    Query::parse(parts, &[])?;
+    let is_ordered = Query::parse(parts, &["ordered"])?.get("ordered").is_some();
     let data = read_body(&context.admission, &parts.headers, body, context.admission.config().batch_bytes_max).await?;
     let publisher = RequestPublisher { admission: &context.admission, parts, caller: &caller };
-    let mut results = Vec::new();
+    let (mut results, mut stopped) = (Vec::new(), HashSet::new());
     for line in lines(context, &data)? {
         // Let other tasks run between the lines of a large batch.
         consume_budget().await;
-        results.push(counted(context, publish_line(context, &publisher, &caller, line).await));
+        let result = match decode_line(line) {
+            Ok((channel, _)) if stopped.contains(&channel) => {
+                Err(Error::new(Code::Unavailable, "an earlier line of this channel was not published; repeat both"))
+            }
+            Ok((channel, publication)) => {
+                let result = publish_decoded(context, &publisher, &caller, channel.clone(), publication).await;
+                if is_ordered && result.as_ref().is_err_and(|error| error.code.may_retry()) {
+                    stopped.insert(channel);
+                }
+                counted(context, result)
+            }
+            Err(error) => Err(error),
+        };
+        results.push(result);
     }
     Ok(results_answer(results))
 }
@@ -92,8 +108,22 @@ pub async fn publish_line(
     caller: &Caller,
     line: &[u8],
 ) -> Result<Position, Error> {
+    let (channel, publication) = decode_line(line)?;
+    publish_decoded(context, publisher, caller, channel, publication).await
+}
+
+fn decode_line(line: &[u8]) -> Result<(ChannelName, NewPublication), Error> {
     let text = std::str::from_utf8(line).map_err(|_| Error::new(Code::BadJson, "the line is not UTF-8"))?;
-    let (channel, publication) = session::decode_publish(text)?;
+    session::decode_publish(text)
+}
+
+async fn publish_decoded(
+    context: &Context,
+    publisher: &(impl Publisher + ?Sized),
+    caller: &Caller,
+    channel: ChannelName,
+    publication: NewPublication,
+) -> Result<Position, Error> {
     let mut target = caller.may_publish(channel)?;
     publish(context, publisher, &mut target, publication).await
 }

@@ -392,3 +392,22 @@ async fn bad_requests_to_a_state_are_refused() {
     assert_eq!((&history["messages"][0]["key"], &history["more"]), (&json!("k"), &Value::Null));
     server.assert_well().await;
 }
+
+#[tokio::test]
+async fn ordered_batch_stops_a_channel_at_the_first_failure() {
+    let server = Server::with(|config| {
+        let namespace = config.namespaces.entry("s".into()).or_default();
+        (namespace.state, namespace.keys_max) = (Some(true), Some(1));
+    });
+    let line = |channel: &str, key: &str, n: u32| json!({"channel": channel, "key": key, "data": n}).to_string();
+    // The second line needs a second key: the server refuses it for now. The third line would be accepted.
+    let lines = [line("s/1", "a", 1), line("s/1", "b", 2), line("s/1", "a", 3), line("s/2", "a", 4)].join("\n");
+    let codes = async |path: &str| {
+        let answer = server.post(path, &[], lines.clone()).await.json();
+        let results = answer["results"].as_array().unwrap().clone();
+        results.iter().map(|result| result["error"]["code"].as_str().unwrap_or("ok").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(codes("/v1/publish?ordered").await, ["ok", "too_many", "unavailable", "ok"]);
+    assert_eq!(codes("/v1/publish").await, ["ok", "too_many", "ok", "ok"]);
+    server.post("/v1/publish?other", &[], lines.clone()).await.assert_problem(400, "bad_request");
+}
