@@ -9,6 +9,7 @@
 pub mod earl;
 pub mod fleet;
 pub mod publisher;
+pub mod receiver;
 pub mod record;
 pub mod replay;
 pub mod rule;

@@ -181,11 +181,8 @@ mod tests {
             speed: 0.0,
             rpm: 820,
             coolant_temperature: 20,
-            heading: None,
-            gear: None,
             seq: Some(seq),
-            event: None,
-            code: None,
+            ..Record::default()
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
     /// Number of the car, from 1.
@@ -27,6 +27,32 @@ pub struct Record {
     /// missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
+    /// Uncertainty of the position in meters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// Position of the accelerator, and engine load, in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttle: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine_load: Option<f64>,
+    /// Percent of a full tank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fuel: Option<f64>,
+    /// Kilopascals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oil_pressure: Option<f64>,
+    /// Grams per kilometer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub co2: Option<f64>,
+    /// Strongest acceleration since the previous record, in g.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acceleration: Option<f64>,
+    /// Stored trouble codes; `None` if the device does not read them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble_codes: Option<Vec<String>>,
+    /// True while the malfunction indicator lamp is lit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lamp: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<Event>,
     /// Trouble code of [`Event::TroubleCode`], for example `P0301`.
@@ -39,8 +65,11 @@ pub struct Record {
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     HarshBraking,
+    HarshAcceleration,
+    HarshCornering,
     HighRpm,
     TroubleCode,
+    Accident,
 }
 
 #[cfg(test)]
@@ -57,11 +86,7 @@ mod tests {
             speed: 1.25,
             rpm: 1250,
             coolant_temperature: 101,
-            heading: None,
-            gear: None,
-            seq: None,
-            event: None,
-            code: None,
+            ..Record::default()
         };
         let plain = r#"{"carId":1,"timestamp":1397000000000,"gpsLatitude":47.53398,"gpsLongitude":19.079723,"speed":1.25,"rpm":1250,"coolantTemperature":101}"#;
         assert_eq!(serde_json::to_string(&record).expect("JSON"), plain);

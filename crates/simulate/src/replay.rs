@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
 
-use crate::fleet::Drivetrain;
+use crate::fleet::{Controls, Drivetrain};
 use crate::record::Record;
 use crate::town::geo::round_to;
 
@@ -65,7 +65,7 @@ impl<R: Read> Replay<R> {
                 return Err(ReplayError::Header(column));
             }
         }
-        let drivetrain = Drivetrain::new(AMBIENT_C, AMBIENT_C);
+        let drivetrain = Drivetrain::new(AMBIENT_C, AMBIENT_C, 0.6);
         Ok(Self { rows, row: csv::StringRecord::new(), header, car_id, drivetrain, before: None, seq: 0 })
     }
 
@@ -92,9 +92,10 @@ impl<R: Read> Replay<R> {
         // minute counts as a minute. The first row counts as two seconds, in which gear and engine settle.
         let between_s = if self.seq == 0 { 2.0 } else { ((time_ms - before_ms) as f64 / 1000.0).min(60.0) };
         let ticks = (between_s / 0.1).ceil();
+        let acceleration = (speed - before_speed) / between_s.max(0.1);
         for tick in 1..=ticks as u32 {
             let now = before_speed + (speed - before_speed) * f64::from(tick) / ticks;
-            self.drivetrain.advance(between_s / ticks, now, false);
+            self.drivetrain.advance(between_s / ticks, now, acceleration, Controls::default());
         }
         self.seq += 1;
         Ok(Record {
@@ -108,8 +109,7 @@ impl<R: Read> Replay<R> {
             heading: heading.map(|degrees| round_to(degrees, 1) % 360.0),
             gear: Some(self.drivetrain.gear()),
             seq: Some(self.seq),
-            event: None,
-            code: None,
+            ..Record::default()
         })
     }
 }

@@ -4,14 +4,19 @@ use crate::town::geo::{Point, angle_between};
 use crate::town::{Class, Graph, RoadId};
 use millrace_client::random::Random;
 
-use super::car::BRAKING_MAX;
+use super::Driver;
 
 /// Distance of the lane from the middle of a street; cars drive on the right.
 const LANE_M: f64 = 1.75;
 /// Maximum distance between a rounded corner and the original corner.
 const ROUNDING_M: f64 = 2.2;
-/// Maximum lateral acceleration that a driver accepts, m/s2.
-const SIDEWAYS_MAX: f64 = 2.0;
+/// The same for a driver who takes a bend without slowing down, and the lateral acceleration of that, m/s2.
+const DARING_ROUNDING_M: f64 = 4.0;
+const DARING: (f64, f64) = (4.9, 6.3);
+/// Minimum speed in a bend that is taken this way, m/s.
+const DARING_MPS: f64 = 8.9;
+/// Maximum turn between two pieces of an arc, in radians: small enough that the turn of a car is smooth.
+const ARC_PIECE: f64 = 0.03;
 /// Speed over a junction of streets, and speed when yielding to an avenue, m/s.
 const CROSS_MPS: f64 = 7.5;
 const GIVE_WAY_MPS: f64 = 4.5;
@@ -26,6 +31,8 @@ pub struct Path {
     bound: Vec<f64>,
     /// Speed from which normal braking meets every later bound, m/s.
     cap: Vec<f64>,
+    /// Braking of the driver, m/s2.
+    braking: f64,
     /// Stops in order: place (meters) and duration (seconds). The last one is the end.
     pub stops: Vec<(f64, f64)>,
 }
@@ -40,8 +47,8 @@ struct Corner {
 }
 
 impl Path {
-    /// Creates the path from the middle of the first road to the middle of the last.
-    pub fn new(graph: &Graph, route: &[RoadId], random: &mut Random) -> Self {
+    /// Creates the path of a driver from the middle of the first road to the middle of the last.
+    pub fn new(graph: &Graph, route: &[RoadId], driver: &Driver, random: &mut Random) -> Self {
         let roads: Vec<_> = route.iter().map(|&road| graph.roads[road]).collect();
         let ends = |i: usize| (graph.points[roads[i].from], graph.points[roads[i].to]);
         let way = |i: usize| (ends(i).1 - ends(i).0).unit();
@@ -58,12 +65,26 @@ impl Path {
         }
         corners.push(Corner { at: beside(last), pass_mps: f64::INFINITY, wait_s: None });
 
-        let mut path = Self { points: vec![], at: vec![], limit: vec![], bound: vec![], cap: vec![], stops: vec![] };
+        let mut path = Self {
+            points: vec![],
+            at: vec![],
+            limit: vec![],
+            bound: vec![],
+            cap: vec![],
+            braking: driver.braking,
+            stops: vec![],
+        };
         let mut passes: Vec<(usize, f64)> = Vec::new();
         path.push(corners[0].at, roads[0].limit_mps, f64::INFINITY);
         for i in 1..corners.len() - 1 {
             let limit = roads[i - 1].limit_mps.min(roads[i].limit_mps);
-            path.round(corners[i - 1].at, corners[i].at, corners[i + 1].at, limit);
+            let around = [corners[i - 1].at, corners[i].at, corners[i + 1].at];
+            let dares = corners[i].wait_s.is_none() && random.happens(driver.daring);
+            let bold = if dares { bold_bend(around, limit, random) } else { None };
+            if bold.is_some() {
+                corners[i].pass_mps = f64::INFINITY;
+            }
+            path.round(around, limit, driver, bold);
             let here = path.points.len() - 1;
             path.limit[here] = roads[i].limit_mps;
             path.bound[here] = f64::INFINITY;
@@ -100,7 +121,7 @@ impl Path {
     pub fn cap(&self, metres: f64) -> f64 {
         let i = self.piece(metres);
         let ahead = (self.at[i + 1] - metres).max(0.0);
-        let braking = (self.cap[i + 1].powi(2) + 2.0 * BRAKING_MAX * ahead).sqrt();
+        let braking = (self.cap[i + 1].powi(2) + 2.0 * self.braking * ahead).sqrt();
         braking.min(self.limit[i]).min(self.bound[i])
     }
 
@@ -124,21 +145,23 @@ impl Path {
         self.bound.push(bound);
     }
 
-    /// Adds the arc that rounds the corner `b` between `a` and `c`.
-    fn round(&mut self, a: Point, b: Point, c: Point, limit: f64) {
+    /// Adds the arc that rounds the corner `b` between `a` and `c`. `bold`: its radius and speed, if the driver takes
+    /// it without slowing down.
+    fn round(&mut self, [a, b, c]: [Point; 3], limit: f64, driver: &Driver, bold: Option<(f64, f64)>) {
         let turn = angle_between(b - a, c - b);
         if turn < 0.01 {
             return self.push(b, limit, f64::INFINITY);
         }
-        let (half_tan, half_cos) = ((turn / 2.0).tan(), (turn / 2.0).cos());
-        let room = 0.45 * a.distance(b).min(b.distance(c));
-        let radius = (room / half_tan).min(ROUNDING_M / (1.0 / half_cos - 1.0));
-        let bound = (SIDEWAYS_MAX * radius).sqrt();
+        let half_tan = (turn / 2.0).tan();
+        let (radius, bound) = bold.unwrap_or_else(|| {
+            let radius = radius(a, b, c, ROUNDING_M);
+            (radius, (driver.sideways * radius).sqrt())
+        });
         let start = b - (b - a).unit() * (radius * half_tan);
         let side = if (b - a).cross(c - b) > 0.0 { 1.0 } else { -1.0 };
         let spoke = (b - a).unit().left() * -side;
         let centre = start - spoke * radius;
-        let pieces = (turn / 0.12).ceil().max(1.0);
+        let pieces = (turn / ARC_PIECE).ceil().max(1.0);
         for piece in 0..=pieces as usize {
             let angle = spoke.angle() + side * turn * piece as f64 / pieces;
             self.push(centre + Point::towards(angle) * radius, limit, bound);
@@ -160,10 +183,28 @@ impl Path {
             self.cap[point] = self.cap[point].min(pass_mps);
         }
         for i in (0..count - 1).rev() {
-            let braking = (self.cap[i + 1].powi(2) + 2.0 * BRAKING_MAX * (self.at[i + 1] - self.at[i])).sqrt();
+            let braking = (self.cap[i + 1].powi(2) + 2.0 * self.braking * (self.at[i + 1] - self.at[i])).sqrt();
             self.cap[i] = self.cap[i].min(braking);
         }
     }
+}
+
+/// Returns the largest radius of an arc that rounds the corner `b` and stays within `rounding_m` of the corner.
+fn radius(a: Point, b: Point, c: Point, rounding_m: f64) -> f64 {
+    let turn = angle_between(b - a, c - b);
+    let room = 0.45 * a.distance(b).min(b.distance(c));
+    (room / (turn / 2.0).tan()).min(rounding_m / (1.0 / (turn / 2.0).cos() - 1.0))
+}
+
+/// Returns the radius and the speed of a bend that a driver takes without slowing down. Returns `None` for a bend that
+/// is too narrow for this, or so wide that it needs no courage.
+fn bold_bend([a, b, c]: [Point; 3], limit: f64, random: &mut Random) -> Option<(f64, f64)> {
+    let turn = angle_between(b - a, c - b);
+    let radius = radius(a, b, c, DARING_ROUNDING_M);
+    let (low, high) = DARING;
+    let speed = (random.between(low, high) * radius).sqrt().min(limit);
+    let is_bold = turn > 0.5 && speed >= DARING_MPS && speed * speed / radius >= low && radius * turn / speed > 1.3;
+    is_bold.then_some((radius, speed))
 }
 
 /// Returns the maximum speed from one road to the next, and the waiting time before the junction, in seconds.
@@ -192,12 +233,16 @@ fn junction(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::town::Town;
+    use crate::{
+        fleet::{BRAKING_MAX, Manners},
+        town::Town,
+    };
 
     fn path() -> Path {
         let graph = Town::default().graph;
         let route = graph.route(10, graph.roads.len() / 2);
-        Path::new(&graph, &route, &mut Random::from_seed(4))
+        let driver = Driver::new(Manners::Calm, &mut Random::from_seed(4));
+        Path::new(&graph, &route, &driver, &mut Random::from_seed(4))
     }
 
     #[test]
