@@ -65,6 +65,8 @@ pub struct Running {
     pub address: SocketAddr,
     /// Address of the admin listener.
     pub admin: Option<SocketAddr>,
+    /// Address of MQTT.
+    pub mqtt: Option<SocketAddr>,
     threads: Threads,
     ready: Arc<AtomicBool>,
     events: Arc<Events>,
@@ -122,7 +124,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
         None => (SocketSet::default(), Seed::random()?),
     };
     let (mut sockets, tls, limits) = bind(&apportioned, inherited, &seed)?;
-    let (address, admin) = (sockets.address, sockets.admin_address()?);
+    let (address, admin, mqtt) = (sockets.address, sockets.admin_address()?, sockets.mqtt_address()?);
     let mut services = build(&apportioned, &sockets, tls.as_ref(), limits, &seed, takeover)?;
     let handed = Handed {
         engine: services.engine.clone(),
@@ -144,6 +146,9 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
     let shards = services.metrics.len();
     let engine_name = millrace_engine::engine_name(&config.engine.url);
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
+    if let Some(address) = mqtt {
+        tracing::info!(%address, "serving MQTT");
+    }
     let version = env!("CARGO_PKG_VERSION");
     let started = format!("Started: version {version}, {shards} shards, engine {engine_name}");
     services.events.add(EventKind::Started, started);
@@ -152,6 +157,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
     Ok(Running {
         address,
         admin,
+        mqtt,
         threads,
         ready,
         events,

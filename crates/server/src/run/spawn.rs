@@ -18,7 +18,7 @@ use millrace_node::{Router, Shard};
 use millrace_protocol::ticket::TicketKey;
 use millrace_race::{Race, RaceRoutes};
 use millrace_transport::{
-    Admission, Arrival, Context, Door, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets,
+    Admission, Arrival, Context, Door, Drain, Limits, Listener, MqttNode, Question, RtcPort, Sockets as ShardSockets,
     access::{Access, unix_s},
     admission::{hooks::Hooks, webhooks::PublicationEvents},
     serve,
@@ -115,7 +115,7 @@ impl Drop for Ends {
 ///
 /// Errors: a thread that the system refuses.
 pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Option<&Tls>) -> anyhow::Result<Threads> {
-    let Sockets { listeners, mut udp, rtc, turn, mut agent, admin: admin_listener, handed_over, .. } = sockets;
+    let Sockets { listeners, mut udp, rtc, turn, mqtt, mut agent, admin: admin_listener, handed_over, .. } = sockets;
     let controls = Controls {
         stop: watch::Sender::new(false),
         drain: watch::Sender::new(DrainState::Serving),
@@ -131,6 +131,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
         listeners.iter().map(|_| mpsc::channel(QUESTIONS_MAX)).unzip();
     let rooms = rooms::Shared::new(config.rooms.clone());
     let mut rtc = rtc.into_iter();
+    let (mqtt_node, mut mqtt) = (MqttNode::new(config.mqtt.clone(), listeners.len()), mqtt.into_iter());
     let mut handles = Vec::with_capacity(listeners.len());
     let (jobs, receiver) = Jobs::new();
     let (arrivals, arriving) = mpsc::channel(ARRIVALS_MAX);
@@ -184,6 +185,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
             udp: udp.take(),
             operators: arriving.take(),
             rtc: rtc.next(),
+            mqtt: mqtt.next().map(|listener| (mqtt_node.clone(), listener)),
             relays: turn.offer.clone(),
             rooms: rooms.clone(),
             room_questions: room_questions.clone(),
@@ -254,6 +256,8 @@ struct ShardThread {
     /// Connections of the admin listener, and its token.
     operators: Option<(AdminToken, mpsc::Receiver<Arrival>)>,
     rtc: Option<RtcPort>,
+    /// What the MQTT connections of all shards share, and the listener of this one.
+    mqtt: Option<(Arc<MqttNode>, BoundTcp)>,
     /// TURN offer for the shard's clients.
     relays: Option<Arc<Offer>>,
     rooms: Arc<rooms::Shared>,
@@ -315,6 +319,9 @@ impl ShardThread {
         context.add_routes(Rc::new(CarCare));
         context.add_routes(Rc::new(RaceRoutes(self.race)));
         context.add_routes(Rc::new(AdminRoutes(self.jobs)));
+        if let Some((node, listener)) = self.mqtt {
+            context.enable_mqtt(node, listener);
+        }
         let mut configured = vec![context.clone()];
         if let Some(door) = door {
             configured.push(door.context.clone());
