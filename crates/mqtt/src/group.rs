@@ -96,6 +96,14 @@ impl Membership {
         }
     }
 
+    /// Returns a publication that could not be sent yet, for [`Membership::take_adopted`].
+    pub fn adopt_later(&self, channel: ChannelName, position: Position) {
+        let mut group = self.group.lock();
+        if let Some(own) = group.members.iter_mut().find(|member| member.id == self.id) {
+            own.adopted.push((channel, position));
+        }
+    }
+
     /// Returns publications of members that have left, which this member must read from history and send.
     pub fn take_adopted(&self) -> Vec<(ChannelName, Position)> {
         let mut group = self.group.lock();

@@ -401,6 +401,25 @@ impl Session {
         self.subscriptions.iter_mut().find(|own| own.filter == *filter)
     }
 
+    /// Returns true if the session has shared subscriptions.
+    pub fn shares(&self) -> bool {
+        self.subscriptions.iter().any(|own| own.membership.is_some())
+    }
+
+    /// Returns publications of other members of a group that have left. The session must read them from history.
+    pub fn take_adopted(&self) -> Vec<(ChannelName, Position)> {
+        let memberships = self.subscriptions.iter().filter_map(|own| own.membership.as_ref());
+        memberships.flat_map(Membership::take_adopted).collect()
+    }
+
+    /// Returns a publication of [`Session::take_adopted`] that could not be sent yet.
+    pub fn adopt_later(&self, channel: &ChannelName, position: Position) {
+        let own = |own: &&Subscription| own.membership.is_some() && own.filter.matches(channel.as_str());
+        if let Some(membership) = self.subscriptions.iter().find(own).and_then(|own| own.membership.as_ref()) {
+            membership.adopt_later(channel.clone(), position);
+        }
+    }
+
     /// Returns the position from which the session continues a channel.
     pub fn position(&self, channel: &ChannelName) -> Option<Position> {
         self.positions.get(channel).copied()

@@ -32,7 +32,7 @@ pub fn check(config: &Config) -> anyhow::Result<()> {
     let server = &config.server;
     let udp = server.udp.parse().ok().filter(|address| is_reached(*address));
     let listen = Some(server.listen).filter(|address| is_reached(*address));
-    let mqtt = config.mqtt.listen.parse().ok().filter(|address| is_reached(*address));
+    let mqtt = config.mqtt_address().filter(|address| is_reached(*address));
     let Some(address) = listen.or(udp).or(mqtt) else { return Ok(()) };
     // UDP datagrams are never encrypted, and a proxy for HTTP does not encrypt MQTT.
     let by_proxy = server.behind_proxy && mqtt.is_none();

@@ -249,7 +249,7 @@ impl Config {
                 "must be off, error, warn, info, debug or trace, or a level per module: `info,millrace_transport=debug`",
             );
         }
-        if !self.mqtt.listen.is_empty() && self.mqtt.listen.parse::<SocketAddr>().is_err() {
+        if !self.mqtt.listen.is_empty() && self.mqtt_address().is_none() {
             return bad("mqtt.listen", "must be HOST:PORT, for example `127.0.0.1:1883`, or empty");
         }
         if !(Duration::from_secs(1)..=Duration::from_secs(65_535)).contains(&self.mqtt.keep_alive_max) {
@@ -353,6 +353,11 @@ impl Config {
             return bad("limits.message_bytes_max", "must be from 1 to 1073741824 bytes");
         }
         Ok(())
+    }
+
+    /// Returns the listen address of MQTT, if it is enabled.
+    pub fn mqtt_address(&self) -> Option<SocketAddr> {
+        address::parse(&self.mqtt.listen).ok()
     }
 
     pub fn engine(&self) -> millrace_engine::Config {

@@ -78,10 +78,10 @@ pub fn bind(config: &Config, inherited: SocketSet, seed: &Seed) -> anyhow::Resul
             .with_context(|| format!("cannot receive data channels on {address}"))?,
         None => Vec::new(),
     };
-    let mqtt = match config.mqtt.listen.as_str() {
-        "" => Vec::new(),
-        address => listen_mqtt(&mut opener, address.parse()?, shards)
-            .with_context(|| format!("cannot serve MQTT on {address}"))?,
+    let mqtt = match config.mqtt_address() {
+        None => Vec::new(),
+        Some(address) => listen_mqtt(&mut opener, address, shards)
+            .with_context(|| format!("cannot serve MQTT on {address}; another program may use the address"))?,
     };
     let agent = open_optional(&mut opener, "agent", &server.agent, "answer agent checks")?;
     let admin = open_optional(&mut opener, "admin", &config.admin.listen, "serve the admin API")?;

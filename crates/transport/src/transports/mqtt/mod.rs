@@ -16,7 +16,7 @@ mod upgrade;
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     os::fd::OwnedFd,
     pin::Pin,
@@ -55,6 +55,8 @@ pub struct Host {
     pub node: Arc<Node>,
     /// Connections by the second at which their silence is checked next. Each is listed once.
     silence: RefCell<BTreeMap<u32, Vec<ConnId>>>,
+    /// Connections with shared subscriptions.
+    shared: RefCell<BTreeSet<ConnId>>,
 }
 
 /// Work that continues after the packet that began it.
@@ -62,7 +64,8 @@ type Running = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Host {
     pub fn new(event_loop: Rc<EventLoop>, node: Arc<Node>) -> Rc<Self> {
-        Rc::new(Self { event_loop, node, silence: RefCell::default() })
+        let (silence, shared) = Default::default();
+        Rc::new(Self { event_loop, node, silence, shared })
     }
 
     /// Takes over a connection. `rest` are bytes that were received already.

@@ -67,7 +67,7 @@ impl Host {
             session.subscribe(filter, options, identifier).1
         };
         if is_new {
-            self.join(link, filter);
+            self.join(id, link, filter);
             if let Err(error) = self.attach(id, link, filter, false).await {
                 if let Some(session) = &mut link.borrow_mut().session {
                     session.unsubscribe(filter);
@@ -87,8 +87,9 @@ impl Host {
     }
 
     /// Joins the group of a shared subscription.
-    fn join(&self, link: &Rc<RefCell<Link>>, filter: &Filter) {
+    fn join(&self, id: ConnId, link: &Rc<RefCell<Link>>, filter: &Filter) {
         let Some(group) = &filter.group else { return };
+        self.shared.borrow_mut().insert(id);
         let membership = self.node.group(group, filter.target.as_str()).join(self.node.next_member(), u64::MAX);
         if let Some(own) = link.borrow_mut().session.as_mut().and_then(|session| session.subscription_mut(filter)) {
             own.membership = Some(membership);
@@ -216,7 +217,7 @@ impl Host {
         for filter in filters {
             let continued = match self.check(id, &filter.target, Since::Now).await {
                 Ok(()) => {
-                    self.join(link, &filter);
+                    self.join(id, link, &filter);
                     self.attach(id, link, &filter, true).await
                 }
                 Err(error) => Err(error),

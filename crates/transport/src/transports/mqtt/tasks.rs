@@ -1,8 +1,8 @@
 use std::{rc::Rc, sync::PoisonError, time::Duration};
 
 use millrace_delivery::{ConnId, PageLimit};
-use millrace_mqtt::Reason;
-use millrace_protocol::{ChannelName, Position, Since, session::Policy};
+use millrace_mqtt::{Reason, Session};
+use millrace_protocol::{ChannelName, Position, Since, encoding::record, session::Policy};
 use tokio::{sync::mpsc, time::sleep};
 
 use super::Host;
@@ -12,6 +12,8 @@ use crate::connection::mqtt::Node;
 const TICK: Duration = Duration::from_secs(1);
 /// Page of the state of retained publications.
 const PAGE: PageLimit = PageLimit { count: 1000, bytes: 1 << 20 };
+/// One publication of history.
+const ONE: PageLimit = PageLimit { count: 1, bytes: usize::MAX };
 /// Pause after a failed read of the retained publications.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -40,6 +42,38 @@ impl Host {
             for id in due {
                 self.check_silence(id, now_s);
             }
+            self.send_adopted().await;
+        }
+    }
+
+    /// Sends publications of members that have left a group of a shared subscription, out of history.
+    async fn send_adopted(&self) {
+        let connections: Vec<ConnId> = self.shared.borrow().iter().copied().collect();
+        for id in connections {
+            let link = self.link(id).filter(|link| link.borrow().session.as_ref().is_some_and(Session::shares));
+            let Some(link) = link else {
+                self.shared.borrow_mut().remove(&id);
+                continue;
+            };
+            let adopted = link.borrow().session.as_ref().map(Session::take_adopted).unwrap_or_default();
+            for (channel, position) in adopted {
+                let before = Since::Position(Position { offset: position.offset - 1, ..position });
+                let page = self.event_loop.shard().engine.page(&channel, before, Policy::Every, ONE).await;
+                let publication = page.ok().and_then(|page| page.publications.into_iter().next());
+                // It may have left history meanwhile.
+                let Some(publication) = publication.filter(|found| found.offset == position.offset) else { continue };
+                let mut bytes = Vec::new();
+                record::encode_publication(&mut bytes, &channel, position.epoch, &publication);
+                let mut link = link.borrow_mut();
+                let was_behind = link.is_behind;
+                if link.take_records(&bytes) == 0
+                    && let Some(session) = &link.session
+                {
+                    session.adopt_later(&channel, position);
+                }
+                link.is_behind = was_behind;
+            }
+            self.event_loop.shard().sockets().flush_mqtt(id);
         }
     }
 
