@@ -31,6 +31,8 @@ command -v promtool >/dev/null || services+=(prometheus)
 # coturn's client and echo peer test our relay; coturn's server is not started.
 command -v turnutils_uclient >/dev/null || services+=(coturn)
 missing+=("${services[@]}")
+# The clients of Mosquitto test MQTT.
+command -v mosquitto_sub >/dev/null || missing+=(mosquitto-clients)
 command -v slowhttptest >/dev/null || missing+=(slowhttptest)
 command -v openssl >/dev/null || missing+=(openssl)
 fc-list 2>/dev/null | grep -q . || missing+=(fonts-dejavu-core fontconfig)

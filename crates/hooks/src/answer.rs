@@ -158,7 +158,7 @@ pub fn rpc(body: &[u8]) -> Result<Decision<String>, InvalidAnswer> {
 pub fn replace(publication: NewPublication, replacement: Replacement) -> NewPublication {
     match replacement {
         Some((kind, data)) if !publication.is_deletion => {
-            let NewPublication { data, kind, .. } = NewPublication::new(kind, data).traced(publication.trace());
+            let NewPublication { data, kind, .. } = NewPublication::new(kind, data).with_trailer(publication.trailer());
             NewPublication { data, kind, ..publication }
         }
         _ => publication,

@@ -16,6 +16,7 @@ mod rpc;
 pub mod session;
 pub mod ticket;
 mod trace;
+mod trailer;
 mod transport;
 pub mod websocket;
 
@@ -34,4 +35,5 @@ pub use publication::{
 };
 pub use rpc::RpcCall;
 pub use trace::{NoTraceContext, TraceContext};
+pub use trailer::{Attributes, PROPERTIES_BYTES_MAX, TRAILER_BYTES_MAX};
 pub use transport::{Transport, UnknownTransport};

@@ -7,6 +7,7 @@ use crate::{
     error::{Code, Error},
     position::Position,
     trace::TraceContext,
+    trailer::{self, Attributes},
 };
 
 /// Maximum length of a conflation or idempotency key, in bytes.
@@ -43,8 +44,8 @@ pub struct PublicationHead {
     /// Time at which history drops the publication, in milliseconds since 1970.
     pub expires_ms: Option<u64>,
     pub kind: Kind,
-    /// True if a trace context of [`TraceContext::BYTES`] follows the payload, see [`Publication::trace`]. A field of
-    /// its own would cost memory and time in all publications without one.
+    /// True if a trailer follows the payload: a trace context, or [`Attributes`]. A field of its own would cost memory
+    /// and time in all publications without one.
     pub is_traced: bool,
     /// True if this publication deletes its key from the state of the channel. The payload is empty then.
     pub is_deletion: bool,
@@ -147,10 +148,32 @@ impl NewPublication {
 
     /// Sets or removes the trace context. Cost: copies the payload if this changes anything.
     pub fn traced(self, trace: Option<TraceContext>) -> Self {
-        match trace == self.trace() {
-            true => self,
-            false => Self { data: Payload(with_trace(self.data.0.header.header.clone(), &self.data, trace)), ..self },
+        if trace == self.trace() {
+            return self;
         }
+        let trailer = trailer::encode(trace, self.attributes());
+        self.with_trailer(&trailer)
+    }
+
+    /// Sets what MQTT keeps of the publication. Cost: copies the payload.
+    pub fn with_attributes(self, attributes: Attributes<'_>) -> Self {
+        let trailer = trailer::encode(self.trace(), Some(attributes));
+        self.with_trailer(&trailer)
+    }
+
+    /// Returns what MQTT keeps of the publication, if an MQTT client has published it.
+    pub fn attributes(&self) -> Option<Attributes<'_>> {
+        trailer::attributes(trailer_of(&self.data.0))
+    }
+
+    /// Returns everything that follows the payload, in the form that engines store. Empty for most publications.
+    pub fn trailer(&self) -> &[u8] {
+        trailer_of(&self.data.0)
+    }
+
+    /// Replaces the trailer by that of another publication. Cost: copies the payload.
+    pub fn with_trailer(self, trailer: &[u8]) -> Self {
+        Self { data: Payload(with_trailer(self.data.0.header.header.clone(), &self.data, trailer)), ..self }
     }
 
     /// Sets the holder.
@@ -195,7 +218,23 @@ impl Publication {
 
     /// Creates a publication. Cost: copies the payload.
     pub fn with_trace(head: PublicationHead, data: &[u8], trace: Option<TraceContext>) -> Self {
-        Self(with_trace(head, data, trace))
+        Self(with_trailer(head, data, &trailer::encode(trace, None)))
+    }
+
+    /// Creates a publication with the trailer that [`Publication::trailer`] has returned. A malformed trailer is
+    /// dropped. Cost: copies the payload.
+    pub fn with_trailer(head: PublicationHead, data: &[u8], trailer: &[u8]) -> Self {
+        Self(with_trailer(head, data, trailer))
+    }
+
+    /// Returns everything that follows the payload, in the form that engines store. Empty for most publications.
+    pub fn trailer(&self) -> &[u8] {
+        trailer_of(&self.0)
+    }
+
+    /// Returns what MQTT keeps of the publication, if an MQTT client has published it.
+    pub fn attributes(&self) -> Option<Attributes<'_>> {
+        trailer::attributes(trailer_of(&self.0))
     }
 
     /// Returns the context that the publisher supplied.
@@ -223,7 +262,7 @@ impl Publication {
             None => Some(head),
         });
         match shared {
-            Some(head) => Self::with_trace(head, payload_of(&whole), trace(&whole)),
+            Some(head) => Self::with_trailer(head, payload_of(&whole), trailer_of(&whole)),
             None => Self(whole),
         }
     }
@@ -247,27 +286,33 @@ impl Publication {
     }
 }
 
-/// Returns the payload of a publication, without the trace context behind it.
+/// Returns the payload of a publication, without the trailer behind it.
 #[inline]
 fn payload_of(whole: &ThinArc<PublicationHead, u8>) -> &[u8] {
     match whole.header.header.is_traced {
         false => &whole.slice,
-        true => whole.slice.split_last_chunk::<{ TraceContext::BYTES }>().map_or(&[], |(data, _)| data),
+        true => &whole.slice[..whole.slice.len() - trailer::bytes(&whole.slice)],
+    }
+}
+
+fn trailer_of(whole: &ThinArc<PublicationHead, u8>) -> &[u8] {
+    match whole.header.header.is_traced {
+        false => &[],
+        true => &whole.slice[whole.slice.len() - trailer::bytes(&whole.slice)..],
     }
 }
 
 fn trace(whole: &ThinArc<PublicationHead, u8>) -> Option<TraceContext> {
-    let is_traced = whole.header.header.is_traced;
-    is_traced.then(|| TraceContext::from_bytes(whole.slice.last_chunk::<{ TraceContext::BYTES }>()?).ok()).flatten()
+    whole.header.header.is_traced.then(|| trailer::trace(trailer_of(whole))).flatten()
 }
 
 #[inline]
-fn with_trace(head: PublicationHead, data: &[u8], trace: Option<TraceContext>) -> ThinArc<PublicationHead, u8> {
-    match trace {
-        None => ThinArc::from_header_and_slice(PublicationHead { is_traced: false, ..head }, data),
-        Some(trace) => {
+fn with_trailer(head: PublicationHead, data: &[u8], trailer: &[u8]) -> ThinArc<PublicationHead, u8> {
+    match trailer::is_whole(trailer) {
+        false => ThinArc::from_header_and_slice(PublicationHead { is_traced: false, ..head }, data),
+        true => {
             let head = PublicationHead { is_traced: true, ..head };
-            ThinArc::from_header_and_slice(head, &[data, &trace.to_bytes()].concat())
+            ThinArc::from_header_and_slice(head, &[data, trailer].concat())
         }
     }
 }

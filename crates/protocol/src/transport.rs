@@ -25,9 +25,13 @@ pub enum Transport {
     Polling,
     /// A session over a WebRTC data channel: an offer over HTTP, then datagrams.
     DataChannel,
+    /// MQTT 3.1.1 or 5, for clients of others. It has no resume positions, so the clients of this repository do not use
+    /// it.
+    Mqtt,
 }
 
 impl Transport {
+    /// The transports of the clients of this repository.
     pub const ALL: [Transport; 7] = [
         Transport::WebSocket,
         Transport::Session,
@@ -37,6 +41,12 @@ impl Transport {
         Transport::Polling,
         Transport::DataChannel,
     ];
+
+    /// All transports that the server counts.
+    pub const COUNTED: [Transport; 8] = {
+        let [a, b, c, d, e, f, g] = Self::ALL;
+        [a, b, c, d, e, f, g, Transport::Mqtt]
+    };
 
     /// Returns the name in flags, settings, recordings and documents.
     pub fn name(self) -> &'static str {
@@ -48,6 +58,7 @@ impl Transport {
             Transport::LongPolling => "long-polling",
             Transport::Polling => "polling",
             Transport::DataChannel => "data-channel",
+            Transport::Mqtt => "mqtt",
         }
     }
 
@@ -108,7 +119,7 @@ mod tests {
 
     #[test]
     fn all_lists_every_variant_once() {
-        assert_eq!(Transport::ALL.len(), Transport::DataChannel as usize + 1);
-        assert!(Transport::ALL.iter().enumerate().all(|(i, transport)| *transport as usize == i));
+        assert_eq!(Transport::COUNTED.len(), Transport::Mqtt as usize + 1);
+        assert!(Transport::COUNTED.iter().enumerate().all(|(i, transport)| *transport as usize == i));
     }
 }

@@ -280,10 +280,10 @@ impl From<Samples> for Histogram {
 
 /// Returns the ages of publications per label of a transport.
 fn written(shards: &[&SocketMetrics]) -> Vec<([(&'static str, &'static str); 1], Histogram)> {
-    let mut labels: Vec<&str> = Transport::ALL.map(Transport::metric_label).into();
+    let mut labels: Vec<&str> = Transport::COUNTED.map(Transport::metric_label).into();
     labels.dedup();
     let of_label = |label: &'static str| {
-        let transports = Transport::ALL.into_iter().filter(move |transport| transport.metric_label() == label);
+        let transports = Transport::COUNTED.into_iter().filter(move |transport| transport.metric_label() == label);
         let samples = transports.flat_map(|one| shards.iter().map(move |shard| shard.publish_to_write(one).samples()));
         ([("transport", label)], Samples::sum(samples).into())
     };
@@ -296,7 +296,7 @@ fn by_transport(
     value: fn(&SocketMetrics, Transport) -> u64,
 ) -> Vec<([(&'static str, &'static str); 1], u64)> {
     let mut samples: Vec<([(&str, &str); 1], u64)> = Vec::new();
-    for transport in Transport::ALL {
+    for transport in Transport::COUNTED {
         let labels = [("transport", transport.metric_label())];
         let count: u64 = shards.iter().map(|shard| value(shard, transport)).sum();
         match samples.iter_mut().find(|(known, _)| *known == labels) {

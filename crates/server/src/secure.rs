@@ -33,9 +33,11 @@ pub fn check(config: &Config) -> anyhow::Result<()> {
     let datagrams = [&server.udp, &config.ingest.nmea_udp].into_iter().filter_map(|address| address.parse().ok());
     let udp = datagrams.into_iter().find(|address| is_reached(*address));
     let listen = Some(server.listen).filter(|address| is_reached(*address));
-    let Some(address) = listen.or(udp) else { return Ok(()) };
-    // UDP datagrams are never encrypted.
-    let encrypted = udp.is_none() && (config.tls.is_on() || server.behind_proxy);
+    let mqtt = config.mqtt_address().filter(|address| is_reached(*address));
+    let Some(address) = listen.or(udp).or(mqtt) else { return Ok(()) };
+    // UDP datagrams are never encrypted, and a proxy for HTTP does not encrypt MQTT.
+    let by_proxy = server.behind_proxy && mqtt.is_none();
+    let encrypted = udp.is_none() && (config.tls.is_on() || by_proxy);
     let missing: Vec<&str> = [
         (encrypted || server.insecure_no_tls, TLS),
         (config.authenticates() || server.insecure_no_auth, AUTHENTICATION),

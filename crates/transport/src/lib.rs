@@ -8,7 +8,7 @@
 //! ```text
 //!   admin, serve                       listeners, HTTP/1.1 and HTTP/2, drain
 //!   route                              maps URLs to handlers
-//!   transports, data_channel           WebSocket, SSE, streaming, replay, data channels, datagrams of devices
+//!   transports, data_channel           WebSocket, MQTT, SSE, streaming, replay, data channels, datagrams of devices
 //!   session                            commands and replies
 //!   connection, datagram               stream sockets and their event loop; datagram ports and their demultiplexer
 //!   polling                            requests that are answered once, from history
@@ -39,7 +39,10 @@ mod transports;
 pub use accept::cannot_accept;
 pub use admission::{Admission, Drain, access, limits, limits::Limits};
 pub use config::{BadNetwork, Config, Network};
-pub use connection::Sockets;
+pub use connection::{
+    Sockets,
+    mqtt::{Config as MqttConfig, Node as MqttNode},
+};
 pub use datagram::{Config as RtcConfig, Port as RtcPort};
 pub use metrics::SocketMetrics;
 pub use millrace_rtc::is_contained;

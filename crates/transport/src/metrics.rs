@@ -32,9 +32,9 @@ pub struct SocketMetrics {
     pub tls_refused: AtomicU64,
     pub memory_out: AtomicU64,
     pub memory_connections: AtomicU64,
-    open: [AtomicI64; Transport::ALL.len()],
-    total: [AtomicU64; Transport::ALL.len()],
-    publish_to_write: [Histogram; Transport::ALL.len()],
+    open: [AtomicI64; Transport::COUNTED.len()],
+    total: [AtomicU64; Transport::COUNTED.len()],
+    publish_to_write: [Histogram; Transport::COUNTED.len()],
 }
 
 impl SocketMetrics {
@@ -74,7 +74,7 @@ impl SocketMetrics {
 
     /// Returns the number of open readers on all transports.
     pub fn open_readers(&self) -> usize {
-        Transport::ALL.iter().map(|transport| self.open(*transport) as usize).sum()
+        Transport::COUNTED.iter().map(|transport| self.open(*transport) as usize).sum()
     }
 
     /// Every metric that has no label. The server sums each over all shards.

@@ -18,6 +18,7 @@ mod lists;
 mod memory;
 mod metrics;
 mod monitoring;
+mod mqtt;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod quiet;

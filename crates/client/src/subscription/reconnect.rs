@@ -53,7 +53,7 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
             Transport::Stream => http::stream(&mut reader, &client).await,
             Transport::Sse => http::sse(&mut reader, &client).await,
             Transport::LongPolling | Transport::Polling => http::poll(&mut reader, &client).await,
-            Transport::Session | Transport::DataChannel => {
+            Transport::Session | Transport::DataChannel | Transport::Mqtt => {
                 let names = TRANSPORTS.map(Transport::name).join(", ");
                 let what = format!("transport {}: expected one of {names}", options.transport);
                 return Err(SubscriptionError::Options(what));

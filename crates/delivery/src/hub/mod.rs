@@ -447,6 +447,9 @@ impl Hub {
         if conn.closing {
             return;
         }
+        if conn.encoding.closes_at_once() {
+            (conn.blocked, conn.out) = (false, Out::default());
+        }
         conn.send(id, last, now_s, wire);
         conn.closing = true;
         let done = conn.out.is_empty();

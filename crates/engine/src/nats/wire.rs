@@ -104,7 +104,7 @@ impl Batch {
                 kind: new.kind,
                 is_deletion: new.is_deletion,
             };
-            Publication::with_trace(head, &new.data, new.trace())
+            Publication::with_trailer(head, &new.data, new.trailer())
         };
         Self { token, before, publications: new.iter().enumerate().map(place).collect(), carried: None }
     }
@@ -181,7 +181,7 @@ fn encode_publication(out: &mut BytesMut, publication: &Publication) {
     out.put_u64(publication.time_ms);
     out.put_u64(publication.expires_ms.unwrap_or(0));
     let PublicationHead { kind, is_deletion, ref key, .. } = **publication;
-    encode_tail(out, kind, is_deletion, key.as_deref(), publication.data(), publication.trace());
+    encode_tail(out, kind, is_deletion, key.as_deref(), publication.data(), publication.trailer());
 }
 
 fn carried(bytes: &mut Bytes) -> Option<Carried> {
@@ -197,9 +197,9 @@ fn carried(bytes: &mut Bytes) -> Option<Carried> {
 fn publication(bytes: &mut Bytes, offset: u64) -> Option<Publication> {
     let time_ms = bytes.try_get_u64().ok()?;
     let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
-    let Tail { kind, is_deletion, key, data, trace } = decode_tail(bytes)?;
+    let Tail { kind, is_deletion, key, data, trailer } = decode_tail(bytes)?;
     let head = PublicationHead { offset, time_ms, key, expires_ms, kind, is_traced: false, is_deletion };
-    Some(Publication::with_trace(head, &data, trace))
+    Some(Publication::with_trailer(head, &data, &trailer))
 }
 
 #[cfg(test)]

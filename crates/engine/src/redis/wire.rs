@@ -17,7 +17,7 @@ const VERSION: u8 = 1;
 /// Encodes the tail: the part of a publication that its publisher supplies.
 pub fn tail(new: &NewPublication) -> Vec<u8> {
     let mut tail = Vec::with_capacity(TAIL_BYTES + new.cost_bytes());
-    encode_tail(&mut tail, new.kind, new.is_deletion, new.key.as_deref(), &new.data, new.trace());
+    encode_tail(&mut tail, new.kind, new.is_deletion, new.key.as_deref(), &new.data, new.trailer());
     tail
 }
 
@@ -44,9 +44,9 @@ pub fn publication(bytes: &mut Bytes) -> Option<(Epoch, Publication)> {
     let offset = bytes.try_get_u64().ok()?;
     let time_ms = bytes.try_get_u64().ok()?;
     let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
-    let Tail { kind, is_deletion, key, data, trace } = decode_tail(bytes)?;
+    let Tail { kind, is_deletion, key, data, trailer } = decode_tail(bytes)?;
     let head = PublicationHead { offset, time_ms, key, expires_ms, kind, is_traced: false, is_deletion };
-    (offset > 0).then(|| (epoch, Publication::with_trace(head, &data, trace)))
+    (offset > 0).then(|| (epoch, Publication::with_trailer(head, &data, &trailer)))
 }
 
 /// Decodes a stored entry, which contains exactly one publication.

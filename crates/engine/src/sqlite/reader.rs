@@ -12,8 +12,7 @@ use std::{
 
 use millrace_delivery::{Bounds, Page, PageLimit, Part};
 use millrace_protocol::{
-    ChannelName, Code, Epoch, Error, Gap, Kind, Position, Publication, PublicationHead, Since, TraceContext,
-    session::Policy,
+    ChannelName, Code, Epoch, Error, Gap, Kind, Position, Publication, PublicationHead, Since, session::Policy,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::sync::oneshot;
@@ -284,8 +283,8 @@ fn publication(row: &Row<'_>) -> rusqlite::Result<Publication> {
         kind: kind_of(kind),
         is_deletion: kind == DELETION,
     };
-    let trace = row.get_ref(6)?.as_blob_or_null()?.and_then(|bytes| TraceContext::from_bytes(bytes).ok());
-    Ok(Publication::with_trace(head, row.get_ref(5)?.as_blob()?, trace))
+    let trailer = row.get_ref(6)?.as_blob_or_null()?.unwrap_or_default();
+    Ok(Publication::with_trailer(head, row.get_ref(5)?.as_blob()?, trailer))
 }
 
 /// Returns the number of the kind of a publication in the file.

@@ -11,9 +11,7 @@ use std::{
 };
 
 use millrace_delivery::Bounds;
-use millrace_protocol::{
-    ChannelName, Code, Epoch, Error, NewPublication, Position, Publication, PublicationHead, TraceContext,
-};
+use millrace_protocol::{ChannelName, Code, Epoch, Error, NewPublication, Position, Publication, PublicationHead};
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::oneshot;
 
@@ -269,7 +267,7 @@ impl<D: Deliver> Writer<D> {
             kind: new.kind,
             is_deletion: new.is_deletion,
         };
-        let publication = Publication::with_trace(head, &new.data, new.trace());
+        let publication = Publication::with_trailer(head, &new.data, new.trailer());
         let sql = "INSERT INTO publications (channel, offset, time_ms, key, expires_ms, kind, data, trace)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         let PublicationHead { offset, time_ms, key, expires_ms, .. } = &*publication;
@@ -282,7 +280,7 @@ impl<D: Deliver> Writer<D> {
             expires_ms,
             kind,
             publication.data(),
-            publication.trace().map(TraceContext::to_bytes)
+            Some(publication.trailer()).filter(|trailer| !trailer.is_empty())
         ])?;
         if log.len() == 0 {
             log.oldest_time_ms = *time_ms;

@@ -256,7 +256,7 @@ impl Terms {
                 acks_up: 1,
                 ..Exchange::default()
             },
-            Transport::DataChannel => Exchange::default(),
+            Transport::DataChannel | Transport::Mqtt => Exchange::default(),
         }
     }
 
@@ -276,7 +276,7 @@ impl Terms {
             Transport::Stream => beat(text("\n")),
             Transport::LongPolling => Exchange { up: request, down: empty, acks_down: 1, ..Exchange::default() },
             Transport::Polling => Exchange { up: request, down: empty, acks_up: 1, ..Exchange::default() },
-            Transport::DataChannel => Exchange::default(),
+            Transport::DataChannel | Transport::Mqtt => Exchange::default(),
         }
     }
 
@@ -287,7 +287,11 @@ impl Terms {
             Exchange { up: vec![plain(opening)], down: vec![plain(opened)], acks_up: 1, acks_down: 1, opens: true };
         let nothing = self.position(0);
         match self.transport {
-            Transport::WebSocket | Transport::Stream | Transport::Polling | Transport::DataChannel => {}
+            Transport::WebSocket
+            | Transport::Stream
+            | Transport::Polling
+            | Transport::DataChannel
+            | Transport::Mqtt => {}
             Transport::Sse => exchange.down[0].bytes += text("retry: 2000\nid: \n\n") + nothing,
             Transport::LongPolling => {
                 exchange.up.push(plain(request + nothing));

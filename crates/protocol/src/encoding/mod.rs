@@ -2,6 +2,7 @@
 //! are sent the same bytes.
 
 mod envelope;
+pub mod record;
 pub mod xml;
 
 pub use envelope::{Envelope, StatePage, write_data, write_envelope, write_gap};
@@ -48,6 +49,8 @@ pub enum Encoding {
     NdjsonMany,
     /// HTTP/1.1 responses without frames. The connection is sent whole responses only, and no heartbeat.
     WholeResponses,
+    /// Records for an MQTT session, which makes the packets of its client from them.
+    Records,
 }
 
 impl Encoding {
@@ -94,6 +97,7 @@ impl Encoding {
                 envelope(out, false, (self == Encoding::NdjsonMany).then_some(channel));
                 out.push(b'\n');
             }
+            Encoding::Records => record::encode_publication(out, channel, epoch, publication),
             Encoding::WholeResponses => {}
         }
     }
@@ -137,7 +141,7 @@ impl Encoding {
             Encoding::NdjsonMany => {
                 writeln!(out, "{{\"state\":{{\"channel\":\"{channel}\",\"position\":\"{position}\"}}}}")
             }
-            Encoding::Bare | Encoding::BareDeflate(_) | Encoding::WholeResponses => Ok(()),
+            Encoding::Bare | Encoding::BareDeflate(_) | Encoding::WholeResponses | Encoding::Records => Ok(()),
         };
     }
 
@@ -175,6 +179,7 @@ impl Encoding {
                 write_gap(out, false, named, gap);
                 out.extend_from_slice(b"}\n");
             }
+            Encoding::Records => record::encode_gap(out, channel, gap.to),
             Encoding::WholeResponses => {}
         }
     }
@@ -184,7 +189,7 @@ impl Encoding {
         match self {
             _ if self.is_websocket() => websocket::PING_FRAME,
             Encoding::Sse | Encoding::SseState | Encoding::SseMany => b":\n\n",
-            Encoding::WholeResponses => b"",
+            Encoding::WholeResponses | Encoding::Records => b"",
             _ => b"\n",
         }
     }
@@ -193,7 +198,7 @@ impl Encoding {
     /// bare WebSocket, which has no such message.
     pub fn encode_drain(self, out: &mut Vec<u8>, after_ms: u64, resume: Option<&str>) {
         let _ = match self {
-            Encoding::Bare | Encoding::BareDeflate(_) | Encoding::WholeResponses => Ok(()),
+            Encoding::Bare | Encoding::BareDeflate(_) | Encoding::WholeResponses | Encoding::Records => Ok(()),
             Encoding::Session | Encoding::SessionDeflate(_) | Encoding::Lines => {
                 let resume = resume.map_or_else(String::new, |ticket| format!(",\"resume\":\"{ticket}\""));
                 self.encode_text(out, &format!("{{\"push\":\"drain\",\"after_ms\":{after_ms}{resume}}}"));
@@ -220,9 +225,10 @@ impl Encoding {
         };
     }
 
-    /// Appends one text message of a session: a reply or a push. Must be used with session forms only.
+    /// Appends one text message of a session: a reply or a push. An MQTT session has none.
     pub fn encode_text(self, out: &mut Vec<u8>, text: &str) {
         match self {
+            Encoding::Records => {}
             Encoding::Lines => {
                 out.extend_from_slice(text.as_bytes());
                 out.push(b'\n');
@@ -236,6 +242,7 @@ impl Encoding {
     pub fn encode_close(self, out: &mut Vec<u8>, code: u16, reason: &str) {
         match self {
             Encoding::Lines => self.encode_text(out, &encode_close_push(code, reason)),
+            Encoding::Records => record::encode_close(out, code),
             _ if self.is_websocket() => websocket::encode_close(out, code, reason),
             _ => {}
         }
@@ -254,6 +261,11 @@ impl Encoding {
     /// Returns true if a gap ends the connection, because the encoding cannot report a gap in another way.
     pub fn gap_closes(self) -> bool {
         matches!(self, Encoding::Bare | Encoding::BareDeflate(_))
+    }
+
+    /// Returns true if the close does not wait until the peer has taken everything before it.
+    pub fn closes_at_once(self) -> bool {
+        self == Encoding::Records
     }
 
     pub fn is_websocket(self) -> bool {

@@ -108,7 +108,7 @@ fn memory_of(shards: &[ShardMetrics]) -> impl Iterator<Item = (&'static str, u64
 
 fn transports(shards: &[ShardMetrics]) -> Vec<TransportCounters> {
     let mut all: Vec<TransportCounters> = Vec::new();
-    for transport in Transport::ALL {
+    for transport in Transport::COUNTED {
         let name = if transport == Transport::Session { Transport::WebSocket } else { transport }.name();
         let open: u64 = shards.iter().map(|shard| shard.sockets.open(transport)).sum();
         let written = Samples::sum(shards.iter().map(|shard| shard.sockets.publish_to_write(transport).samples()));

@@ -70,9 +70,9 @@ impl Filter {
     pub fn on(&self, node: &str) -> Result<Option<ConnectionFilter>, Error> {
         let id: Option<ConnectionId> = self.id.as_deref().map(str::parse).transpose()?;
         let transport = self.transport.as_deref().map(|name| {
-            let parsed: Result<Transport, _> = name.parse();
-            parsed.map_err(|_| {
-                let known = Transport::ALL.map(Transport::name).join(", ");
+            let found = Transport::COUNTED.into_iter().find(|transport| transport.name() == name);
+            found.ok_or_else(|| {
+                let known = Transport::COUNTED.map(Transport::name).join(", ");
                 Error::new(Code::BadRequest, format!("unknown `transport`; the transports are {known}"))
             })
         });

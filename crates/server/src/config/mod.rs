@@ -37,6 +37,7 @@ pub struct Config {
     pub tls: crate::tls::Config,
     pub limits: millrace_transport::Config,
     pub rtc: millrace_transport::RtcConfig,
+    pub mqtt: millrace_transport::MqttConfig,
     pub rooms: millrace_conference::RoomsConfig,
     pub turn: crate::turn::Config,
     pub ingest: millrace_ingest::Config,
@@ -249,6 +250,18 @@ impl Config {
                 "must be off, error, warn, info, debug or trace, or a level per module: `info,millrace_transport=debug`",
             );
         }
+        if !self.mqtt.listen.is_empty() && self.mqtt_address().is_none() {
+            return bad("mqtt.listen", "must be HOST:PORT, for example `127.0.0.1:1883`, or empty");
+        }
+        if !(Duration::from_secs(1)..=Duration::from_secs(65_535)).contains(&self.mqtt.keep_alive_max) {
+            return bad("mqtt.keep_alive_max", "must be from 1s to 65535s, which is the largest keep alive of MQTT");
+        }
+        if self.mqtt.session_expiry_max > 365 * DAY {
+            return bad("mqtt.session_expiry_max", "must be at most 365days");
+        }
+        if self.mqtt.will_bytes_max > 65_535 {
+            return bad("mqtt.will_bytes_max", "must be at most 65535 bytes, which is the largest will of MQTT");
+        }
         if let Err(what) = self.rtc.address(self.server.listen) {
             return bad("rtc.listen", what);
         }
@@ -349,6 +362,11 @@ impl Config {
         Ok(())
     }
 
+    /// Returns the listen address of MQTT, if it is enabled.
+    pub fn mqtt_address(&self) -> Option<SocketAddr> {
+        address::parse(&self.mqtt.listen).ok()
+    }
+
     pub fn engine(&self) -> millrace_engine::Config {
         let history = |(name, own): (String, Namespace)| (name, own.history(self.history));
         millrace_engine::Config {
@@ -407,9 +425,9 @@ impl Config {
         self.webhooks.event_sets(&self.webhook_namespaces())
     }
 
-    /// Returns true if the server itself needs keyed states: for lists, or for webhooks.
+    /// Returns true if the server itself needs keyed states: for lists, for webhooks, or for retained publications.
     fn uses_states(&self) -> bool {
-        self.keeps_lists() || !self.webhooks.url.is_empty()
+        self.keeps_lists() || !self.webhooks.url.is_empty() || !self.mqtt.listen.is_empty()
     }
 
     /// Returns true if the nodes keep any list: rosters, and the channels and connections that webhooks report.

@@ -32,6 +32,8 @@ pub struct Sockets {
     /// One port per shard; empty if data channels are disabled.
     pub rtc: Vec<RtcPort>,
     pub turn: Turn,
+    /// Listeners of MQTT, one per shard; empty if MQTT is disabled.
+    pub mqtt: Vec<TcpListener>,
     /// Listener for HAProxy's agent check.
     pub agent: Option<TcpListener>,
     pub admin: Option<TcpListener>,
@@ -42,6 +44,11 @@ pub struct Sockets {
 }
 
 impl Sockets {
+    /// Returns the address of MQTT.
+    pub fn mqtt_address(&self) -> io::Result<Option<SocketAddr>> {
+        self.mqtt.first().map(TcpListener::local_addr).transpose()
+    }
+
     /// Returns the address of the admin listener.
     pub fn admin_address(&self) -> io::Result<Option<SocketAddr>> {
         self.admin.as_ref().map(TcpListener::local_addr).transpose()
@@ -68,11 +75,16 @@ pub fn bind(config: &Config, inherited: SocketSet, seed: &Seed) -> anyhow::Resul
             .with_context(|| format!("cannot receive data channels on {address}"))?,
         None => Vec::new(),
     };
+    let mqtt = match config.mqtt_address() {
+        None => Vec::new(),
+        Some(address) => listen_mqtt(&mut opener, address, shards)
+            .with_context(|| format!("cannot serve MQTT on {address}; another program may use the address"))?,
+    };
     let agent = open_optional(&mut opener, "agent", &server.agent, "answer agent checks")?;
     let admin = open_optional(&mut opener, "admin", &config.admin.listen, "serve the admin API")?;
     let turn = Turn::open(config, &own, tls.as_ref(), limits.clone(), (&mut opener, handed_over.subscribe()), seed)?;
     Ok((
-        Sockets { address, listeners, udp, nmea, rtc, turn, agent, admin, kept: opener.kept, handed_over },
+        Sockets { address, listeners, udp, nmea, rtc, turn, mqtt, agent, admin, kept: opener.kept, handed_over },
         tls,
         limits,
     ))
@@ -94,6 +106,26 @@ fn listen(opener: &mut Opener, address: SocketAddr, shards: usize) -> io::Result
         let socket = opener.open(&format!("http/{shard}"), address, bind)?;
         address = socket.local_addr()?;
         listeners.push(Listener::new(socket));
+    }
+    Ok(listeners)
+}
+
+/// Opens one listener of MQTT per shard.
+///
+/// Errors: see [`bind`].
+fn listen_mqtt(opener: &mut Opener, address: SocketAddr, shards: usize) -> io::Result<Vec<TcpListener>> {
+    let mut address = address;
+    let mut listeners = Vec::with_capacity(shards);
+    for shard in 0..shards {
+        let bind = || {
+            if shard == 0 {
+                check_free(address)?;
+            }
+            Listener::bind_socket(address, shards)
+        };
+        let socket = opener.open(&format!("mqtt/{shard}"), address, bind)?;
+        address = socket.local_addr()?;
+        listeners.push(socket);
     }
     Ok(listeners)
 }

@@ -67,6 +67,8 @@ pub struct Running {
     pub admin: Option<SocketAddr>,
     /// Address of the port for NMEA sentences.
     pub nmea: Option<SocketAddr>,
+    /// Address of MQTT.
+    pub mqtt: Option<SocketAddr>,
     threads: Threads,
     ready: Arc<AtomicBool>,
     events: Arc<Events>,
@@ -124,7 +126,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
         None => (SocketSet::default(), Seed::random()?),
     };
     let (mut sockets, tls, limits) = bind(&apportioned, inherited, &seed)?;
-    let (address, admin) = (sockets.address, sockets.admin_address()?);
+    let (address, admin, mqtt) = (sockets.address, sockets.admin_address()?, sockets.mqtt_address()?);
     let nmea = sockets.nmea.as_ref().map(UdpSocket::local_addr).transpose()?;
     let mut services = build(&apportioned, &sockets, tls.as_ref(), limits, &seed, takeover)?;
     let handed = Handed {
@@ -147,6 +149,9 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
     let shards = services.metrics.len();
     let engine_name = millrace_engine::engine_name(&config.engine.url);
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
+    if let Some(address) = mqtt {
+        tracing::info!(%address, "serving MQTT");
+    }
     let version = env!("CARGO_PKG_VERSION");
     let started = format!("Started: version {version}, {shards} shards, engine {engine_name}");
     services.events.add(EventKind::Started, started);
@@ -156,6 +161,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
         address,
         admin,
         nmea,
+        mqtt,
         threads,
         ready,
         events,

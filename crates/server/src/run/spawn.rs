@@ -20,7 +20,7 @@ use millrace_protocol::ticket::TicketKey;
 use millrace_race::{Race, RaceRoutes};
 use millrace_requests::RequestRoutes;
 use millrace_transport::{
-    Admission, Arrival, Context, Door, Drain, Limits, Listener, Question, RtcPort, Sockets as ShardSockets,
+    Admission, Arrival, Context, Door, Drain, Limits, Listener, MqttNode, Question, RtcPort, Sockets as ShardSockets,
     access::{Access, unix_s},
     admission::{hooks::Hooks, webhooks::PublicationEvents},
     receive_datagrams, serve,
@@ -117,7 +117,7 @@ impl Drop for Ends {
 ///
 /// Errors: a thread that the system refuses.
 pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Option<&Tls>) -> anyhow::Result<Threads> {
-    let Sockets { listeners, mut udp, mut nmea, rtc, turn, mut agent, admin: admin_listener, handed_over, .. } =
+    let Sockets { listeners, mut udp, mut nmea, rtc, turn, mqtt, mut agent, admin: admin_listener, handed_over, .. } =
         sockets;
     let controls = Controls {
         stop: watch::Sender::new(false),
@@ -135,6 +135,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
     let rooms = rooms::Shared::new(config.rooms.clone());
     let ingest = Arc::new(Ingest::new(&config.ingest));
     let mut rtc = rtc.into_iter();
+    let (mqtt_node, mut mqtt) = (MqttNode::new(config.mqtt.clone(), listeners.len()), mqtt.into_iter());
     let mut handles = Vec::with_capacity(listeners.len());
     let (jobs, receiver) = Jobs::new();
     let (arrivals, arriving) = mpsc::channel(ARRIVALS_MAX);
@@ -191,6 +192,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
             answers_devices: config.ingest.is_on(config.authenticates()),
             operators: arriving.take(),
             rtc: rtc.next(),
+            mqtt: mqtt.next().map(|listener| (mqtt_node.clone(), listener)),
             relays: turn.offer.clone(),
             rooms: rooms.clone(),
             room_questions: room_questions.clone(),
@@ -267,6 +269,8 @@ struct ShardThread {
     /// Connections of the admin listener, and its token.
     operators: Option<(AdminToken, mpsc::Receiver<Arrival>)>,
     rtc: Option<RtcPort>,
+    /// What the MQTT connections of all shards share, and the listener of this one.
+    mqtt: Option<(Arc<MqttNode>, BoundTcp)>,
     /// TURN offer for the shard's clients.
     relays: Option<Arc<Offer>>,
     rooms: Arc<rooms::Shared>,
@@ -335,6 +339,9 @@ impl ShardThread {
         context.add_routes(Rc::new(RequestRoutes));
         context.add_routes(Rc::new(RaceRoutes(self.race)));
         context.add_routes(Rc::new(AdminRoutes(self.jobs)));
+        if let Some((node, listener)) = self.mqtt {
+            context.enable_mqtt(node, listener);
+        }
         let mut configured = vec![context.clone()];
         if let Some(door) = door {
             configured.push(door.context.clone());

@@ -374,8 +374,11 @@ impl EventLoop {
         let forwarded = sockets.member(id).and_then(|member| member.client());
         let (transport, peer) = match sockets.socket(id) {
             Some(socket) => {
-                let is_bare = matches!(socket.protocol, ConnectionProtocol::Bare { .. });
-                let transport = if is_bare { Transport::WebSocket } else { Transport::Session };
+                let transport = match socket.protocol {
+                    ConnectionProtocol::Bare { .. } => Transport::WebSocket,
+                    ConnectionProtocol::Mqtt(_) => Transport::Mqtt,
+                    _ => Transport::Session,
+                };
                 (transport, rustix::net::getpeername(&socket.fd).ok().flatten())
             }
             None => (Transport::DataChannel, None),

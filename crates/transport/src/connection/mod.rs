@@ -7,6 +7,7 @@
 //! - [`pace`]: quotas of one connection; a client that sends too fast is not read for a while
 //! - [`protocol`]: what a connection on the event loop speaks
 //! - [`http1`]: state of an HTTP/1.1 connection between two requests; [`timers`] has its timeouts
+//! - [`mqtt`]: the link of an MQTT connection, and the sessions of all shards
 //! - [`grants`]: the permissions of each connection; [`expiry`] closes connections whose token has ended
 
 mod calls;
@@ -14,6 +15,7 @@ mod event_loop;
 mod expiry;
 mod grants;
 mod http1;
+pub(crate) mod mqtt;
 mod pace;
 mod protocol;
 mod response_stream;

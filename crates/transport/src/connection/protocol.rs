@@ -1,4 +1,6 @@
-use super::Http1Connection;
+use std::{cell::RefCell, rc::Rc};
+
+use super::{Http1Connection, mqtt::Link};
 use crate::admission::PublishTarget;
 use millrace_protocol::Transport;
 
@@ -13,6 +15,8 @@ pub(crate) enum ConnectionProtocol {
     Stream(Transport),
     /// HTTP/1.1: between two requests, or while a long poll waits.
     Http(Box<Http1Connection>),
+    /// MQTT, also inside a WebSocket.
+    Mqtt(Rc<RefCell<Link>>),
 }
 
 impl ConnectionProtocol {
@@ -22,6 +26,7 @@ impl ConnectionProtocol {
         match self {
             ConnectionProtocol::Stream(transport) => Some(*transport),
             ConnectionProtocol::Bare { .. } | ConnectionProtocol::Session => Some(Transport::WebSocket),
+            ConnectionProtocol::Mqtt(_) => Some(Transport::Mqtt),
             ConnectionProtocol::Http(_) => None,
         }
     }

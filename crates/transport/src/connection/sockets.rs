@@ -2,7 +2,7 @@
 //! descriptor (WebSocket; SSE and NDJSON over HTTP/1.1) or to a [`VirtualConnection`]. After a partial write to a
 //! descriptor, it notifies the hub when the connection is writable again.
 
-use std::{io, ops::Range, os::fd::OwnedFd, rc::Rc, sync::Arc, time::Duration};
+use std::{cell::RefCell, io, ops::Range, os::fd::OwnedFd, rc::Rc, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
 use millrace_delivery::{ConnId, Wire, prefetch};
@@ -15,7 +15,7 @@ use rustix::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{Calls, CommandQueue, ConnectionProtocol, Grants, Http1Connection, VirtualConnection};
+use super::{Calls, CommandQueue, ConnectionProtocol, Grants, Http1Connection, VirtualConnection, mqtt::Link};
 use crate::{
     SocketMetrics,
     admission::{access::Caller, limits::ConnectionQuotas},
@@ -38,7 +38,7 @@ pub struct Sockets {
     members: Vec<Option<ConnectionQuotas>>,
     metrics: Arc<SocketMetrics>,
     /// Writes since the begin of the turn, by transport.
-    turn_writes: [u32; Transport::ALL.len()],
+    turn_writes: [u32; Transport::COUNTED.len()],
 }
 
 /// An endpoint fits into one cache line. Each message touches the endpoints of its publisher and its reader, which
@@ -155,6 +155,21 @@ impl Sockets {
         }
     }
 
+    /// Returns the link of an MQTT connection. It must not be borrowed while the hub is called, which writes to it.
+    pub(crate) fn mqtt(&mut self, id: ConnId) -> Option<Rc<RefCell<Link>>> {
+        match &self.socket(id)?.protocol {
+            ConnectionProtocol::Mqtt(link) => Some(link.clone()),
+            _ => None,
+        }
+    }
+
+    /// Sends what an MQTT link has for its client.
+    pub(crate) fn flush_mqtt(&mut self, id: ConnId) {
+        let epoll = self.epoll.clone();
+        let sent = self.socket(id).map_or(0, |socket| socket.flush_mqtt(id, &epoll));
+        Metrics::add(&self.metrics.sent_bytes, sent as u64);
+    }
+
     /// Returns true if bytes for this connection are queued outside the hub: the last TLS record, which the socket
     /// has not accepted completely.
     pub(crate) fn is_pending(&mut self, id: ConnId) -> bool {
@@ -221,6 +236,7 @@ impl Sockets {
         }
         self.socket(id).map_or(0, |socket| match &socket.protocol {
             ConnectionProtocol::Http(http) => http.unread_bytes(),
+            ConnectionProtocol::Mqtt(link) => link.borrow().input.len() + socket.decoder.buffered_bytes(),
             _ => socket.decoder.buffered_bytes(),
         })
     }
@@ -332,7 +348,11 @@ impl Sockets {
     pub(crate) fn bytes_of(&self, slots: Range<usize>) -> usize {
         let held = |endpoint: &Endpoint| match endpoint {
             Endpoint::Socket(socket) => {
-                let http = if let ConnectionProtocol::Http(http) = &socket.protocol { http.bytes() } else { 0 };
+                let http = match &socket.protocol {
+                    ConnectionProtocol::Http(http) => http.bytes(),
+                    ConnectionProtocol::Mqtt(link) => link.borrow().bytes(),
+                    _ => 0,
+                };
                 socket.decoder.buffered_bytes() + http + socket.tls.as_ref().map_or(0, |tls| tls.bytes())
             }
             Endpoint::Virtual(endpoint) => endpoint.connection.bytes(),
@@ -400,7 +420,7 @@ impl millrace_node::Sockets for Sockets {
     }
 
     fn end_turn(&mut self, age: Duration) {
-        for (transport, writes) in Transport::ALL.into_iter().zip(std::mem::take(&mut self.turn_writes)) {
+        for (transport, writes) in Transport::COUNTED.into_iter().zip(std::mem::take(&mut self.turn_writes)) {
             if writes > 0 {
                 self.metrics.written(transport, age, writes.into());
             }
@@ -441,6 +461,27 @@ impl millrace_node::Sockets for Sockets {
 
 impl Socket {
     fn write(&mut self, id: ConnId, bytes: &[u8], epoll: &OwnedFd) -> usize {
+        if let ConnectionProtocol::Mqtt(link) = &self.protocol {
+            let taken = link.borrow_mut().take_records(bytes);
+            self.flush_mqtt(id, epoll);
+            return taken;
+        }
+        self.write_raw(id, bytes, epoll)
+    }
+
+    /// Sends what an MQTT link has for its client. Returns the number of bytes sent.
+    fn flush_mqtt(&mut self, id: ConnId, epoll: &OwnedFd) -> usize {
+        let ConnectionProtocol::Mqtt(link) = &self.protocol else { return 0 };
+        let (link, mut sent) = (link.clone(), 0);
+        link.borrow_mut().flush(|bytes| {
+            let taken = self.write_raw(id, bytes, epoll);
+            sent += taken;
+            taken
+        });
+        sent
+    }
+
+    fn write_raw(&mut self, id: ConnId, bytes: &[u8], epoll: &OwnedFd) -> usize {
         if self.tls.is_some() {
             return self.write_tls(id, bytes, epoll);
         }
@@ -530,6 +571,11 @@ impl Socket {
             return false;
         }
         self.change(id, self.watched() - EventFlags::OUT, epoll);
+        if let ConnectionProtocol::Mqtt(link) = &self.protocol {
+            let link = link.clone();
+            self.flush_mqtt(id, epoll);
+            return link.borrow().pending_bytes() == 0;
+        }
         true
     }
 }

@@ -54,9 +54,11 @@ pub fn method_not_allowed(allow: &'static str) -> Response {
 }
 
 /// Endpoints of this crate.
-pub const ENDPOINTS: &[&Endpoint] = &[&CHANNEL, &STREAM, &PUBLISH, &PRESENCE, &RPC, &CONNECT];
+pub const ENDPOINTS: &[&Endpoint] = &[&CHANNEL, &STREAM, &PUBLISH, &PRESENCE, &RPC, &CONNECT, &MQTT];
 
 pub(crate) const CHANNEL: Endpoint = Endpoint::new("/v1/channels/{channel}", "GET, POST, DELETE");
+/// WebSocket of MQTT clients. Libraries use this path by default.
+pub(crate) const MQTT: Endpoint = Endpoint::new("/mqtt", "GET");
 pub(crate) const STREAM: Endpoint = Endpoint::new("/v1/stream", "GET");
 pub(crate) const PUBLISH: Endpoint = Endpoint::new("/v1/publish", "POST");
 pub(crate) const PRESENCE: Endpoint = Endpoint::new("/v1/presence/{channel}", "GET");

@@ -8,7 +8,7 @@ mod wire;
 
 pub use answer::{Body, Response, problem, text};
 pub use answer::{HEARTBEAT, json, no_cache, no_content, position_header};
-pub(crate) use endpoint::{CHANNEL, CONNECT, PRESENCE, PUBLISH, RPC, STREAM};
+pub(crate) use endpoint::{CHANNEL, CONNECT, MQTT, PRESENCE, PUBLISH, RPC, STREAM};
 pub use endpoint::{ENDPOINTS, Endpoint, method_not_allowed};
 pub use read_request::{Query, ReadRequest, ResponseFormat};
 pub(crate) use upgrade::{has_token, is_upgrade, offered};

@@ -11,7 +11,7 @@ use http::request::Parts;
 use tokio::{sync::mpsc, task::spawn_local, time::sleep};
 
 use super::routes::Routes;
-use crate::{Config, Shard, admission::Admission, data_channel::Peers, http::Response};
+use crate::{Config, Shard, admission::Admission, connection::mqtt::Node, data_channel::Peers, http::Response};
 
 /// Serves paths other than channels: health, metrics and web pages. `None`: the path does not exist.
 pub trait Pages: Send + Sync {
@@ -44,6 +44,8 @@ pub struct Context {
     /// Routes of other crates.
     routes: RefCell<Vec<Rc<dyn Routes>>>,
     door: RefCell<Option<Door>>,
+    /// What the MQTT connections of all shards share, and the listener of this shard; empty if MQTT is disabled.
+    mqtt: OnceCell<(Arc<Node>, RefCell<Option<std::net::TcpListener>>)>,
     /// Peers of data channels; empty if they are disabled.
     pub(crate) data_channels: OnceCell<Rc<RefCell<Peers>>>,
     /// State of the timer of `keep_timer`. `Some(true)`: a request has arrived since it was set. `None`: it is not
@@ -54,8 +56,8 @@ pub struct Context {
 impl Context {
     pub fn new(shard: Rc<Shard>, admission: Rc<Admission>, pages: Arc<dyn Pages>) -> Rc<Self> {
         shard.set_patterns_max(admission.config().patterns_max);
-        let (routes, door, data_channels, timer) = Default::default();
-        Rc::new(Self { shard, admission, pages, routes, door, data_channels, timer })
+        let (routes, door, mqtt, data_channels, timer) = Default::default();
+        Rc::new(Self { shard, admission, pages, routes, door, mqtt, data_channels, timer })
     }
 
     /// Replaces the settings. They apply to new connections and requests, and to everything that all connections of
@@ -75,6 +77,20 @@ impl Context {
     /// Opens a second entrance to this shard. Call it before the shard is served.
     pub fn open_door(&self, door: Door) {
         *self.door.borrow_mut() = Some(door);
+    }
+
+    /// Enables MQTT on this shard. Call it before the shard is served. `listener` does not block.
+    pub fn enable_mqtt(&self, node: Arc<Node>, listener: std::net::TcpListener) {
+        let _ = self.mqtt.set((node, RefCell::new(Some(listener))));
+    }
+
+    /// Returns what the MQTT connections of all shards share, if MQTT is enabled.
+    pub(crate) fn mqtt(&self) -> Option<&Arc<Node>> {
+        self.mqtt.get().map(|(node, _)| node)
+    }
+
+    pub(crate) fn take_mqtt_listener(&self) -> Option<std::net::TcpListener> {
+        self.mqtt.get()?.1.borrow_mut().take()
     }
 
     pub(crate) fn take_door(&self) -> Option<Door> {

@@ -10,6 +10,8 @@ pub type Routed = (Response, Option<Handover>);
 /// How a connection continues after the head of the response.
 pub enum Handover {
     WebSocket(Upgrade),
+    /// A WebSocket that carries MQTT.
+    Mqtt,
     Stream(Stream),
     /// The head contains only headers that the response to the poll gets in addition to its own.
     LongPoll(Box<Poll>),

@@ -21,12 +21,12 @@ use crate::{
     },
     data_channel,
     http::{
-        Body, CHANNEL, CONNECT, HEARTBEAT, PRESENCE, PUBLISH, Query, RPC, ReadRequest, Response, ResponseFormat,
+        Body, CHANNEL, CONNECT, HEARTBEAT, MQTT, PRESENCE, PUBLISH, Query, RPC, ReadRequest, Response, ResponseFormat,
         STREAM, is_upgrade, json, position_header, problem,
     },
     polling::{self, PollStart, Read},
     transports::{
-        replay, sse,
+        mqtt, replay, sse,
         stream::{self, Stream},
         websocket::{self, Upgrade},
     },
@@ -156,6 +156,13 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
     }
     if path == CONNECT.path {
         return connect(context, parts, body).await;
+    }
+    if path == MQTT.path && context.mqtt().is_some() {
+        if parts.method != Method::GET {
+            return Ok(plain(MQTT.refuse_method()));
+        }
+        check_stays(context)?;
+        return Ok((mqtt::accept_upgrade(parts)?, Some(Handover::Mqtt)));
     }
     if path == PUBLISH.path {
         return match parts.method {

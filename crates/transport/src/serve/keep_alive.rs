@@ -193,7 +193,7 @@ impl Server {
                 stream::adopt(&self.event_loop, fd, tls, wanted, response, connection_slot).await;
             }
             // Unreachable: a `SimpleRequest` never asks for an upgrade.
-            Some(Handover::WebSocket(_)) => self.end(id),
+            Some(Handover::WebSocket(_) | Handover::Mqtt) => self.end(id),
         }
     }
 

@@ -46,12 +46,12 @@ use crate::{
     connection::{self, EventLoop, Handler, Http1Connection, HttpClient, linger},
     data_channel::{self, Peers},
     datagram::{self, Bounds, Demultiplexer},
-    http::Response,
+    http::{Response, encode_head},
     route::{Arrival, Context, Door, Handover, ShardPort, route},
     session,
     ticks::Ticks,
     tls,
-    transports::{stream, websocket},
+    transports::{mqtt, stream, websocket},
 };
 use memory_meter::MemoryMeter;
 use refusals::Refusals;
@@ -135,6 +135,8 @@ impl Listener {
 pub(crate) struct Server {
     context: Rc<Context>,
     event_loop: Rc<EventLoop>,
+    /// MQTT, if it is enabled.
+    mqtt: Option<Rc<mqtt::Host>>,
 }
 
 /// Passes what arrives on a connection to its protocol.
@@ -142,12 +144,18 @@ struct Protocols(Rc<Server>);
 
 impl Handler for Protocols {
     fn received(&self, id: ConnId, bytes: &mut [u8]) {
-        if !websocket::received(&self.0.event_loop, id, bytes) {
+        let is_mqtt = |bytes: &mut [u8]| self.0.mqtt.as_ref().is_some_and(|mqtt| mqtt.received(id, bytes));
+        if !websocket::received(&self.0.event_loop, id, bytes) && !is_mqtt(bytes) {
             self.0.http_received(id, bytes);
         }
     }
 
     fn writable(&self, id: ConnId) {
+        if let Some(mqtt) = &self.0.mqtt
+            && mqtt.writable(id)
+        {
+            return;
+        }
         session::resume_commands(&self.0.event_loop, id);
         self.0.http_sent(id);
     }
@@ -167,14 +175,20 @@ pub async fn serve(
     let tls = listener.tls.map(|settings| Rc::new(tls::Acceptor::new(settings)));
     let listener = TcpListener::from_std(listener.socket)?;
     let event_loop = EventLoop::new(context.shard.clone(), context.admission.clone());
-    let server = Rc::new(Server { context: context.clone(), event_loop: event_loop.clone() });
+    let mqtt = context.mqtt().map(|node| mqtt::Host::new(event_loop.clone(), node.clone()));
+    let server = Rc::new(Server { context: context.clone(), event_loop: event_loop.clone(), mqtt });
     let turns = context.shard.clone();
     let mut tasks = vec![spawn_local(async move { turns.run().await })];
     tasks.push(spawn_local(server.clone().answer_woken()));
     tasks.push(spawn_local(server.clone().keep_time()));
+    if let (Some(mqtt), Some(listener)) = (&server.mqtt, context.take_mqtt_listener()) {
+        let listener = TcpListener::from_std(listener)?;
+        tasks.push(spawn_local(mqtt.clone().run()));
+        tasks.push(spawn_local(accept_mqtt(server.clone(), mqtt.clone(), listener, tls.clone())));
+    }
     tasks.push(spawn_local(accept(server.clone(), listener, tls)));
     if let Some(Door { context, arrivals }) = context.take_door() {
-        let server = Rc::new(Server { context, event_loop: event_loop.clone() });
+        let server = Rc::new(Server { context, event_loop: event_loop.clone(), mqtt: None });
         tasks.push(spawn_local(receive_arrivals(server, arrivals)));
     }
     if let Some(socket) = datagrams {
@@ -263,6 +277,50 @@ async fn accept(server: Rc<Server>, listener: TcpListener, tls: Option<Rc<tls::A
     std::future::pending().await
 }
 
+/// Accepts connections of MQTT clients until the server drains.
+async fn accept_mqtt(server: Rc<Server>, host: Rc<mqtt::Host>, listener: TcpListener, tls: Option<Rc<tls::Acceptor>>) {
+    let admission = &server.context.admission;
+    let drains = admission.drains();
+    tokio::pin!(drains);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = &mut drains => return,
+        };
+        match accepted {
+            Ok((stream, peer)) => match admission.limits.connect(peer.ip()) {
+                Ok(connection_slot) => {
+                    set_options(&stream);
+                    match &tls {
+                        None => adopt_mqtt(&host, tls::Stream::plain(stream), connection_slot),
+                        Some(tls) => {
+                            let (server, host, tls) = (server.clone(), host.clone(), tls.clone());
+                            spawn_local(async move {
+                                if let Some((stream, _)) = handshake(&server, stream, peer.ip(), &tls).await {
+                                    adopt_mqtt(&host, stream, connection_slot);
+                                }
+                            });
+                        }
+                    }
+                }
+                // A client has no packet that explains this before its CONNECT.
+                Err(error) => tracing::debug!(%error, "refused a connection of an MQTT client"),
+            },
+            Err(error) => {
+                cannot_accept(&error, "a connection of an MQTT client");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn adopt_mqtt(host: &Rc<mqtt::Host>, stream: tls::Stream, connection_slot: ConnectionSlot) {
+    let tls::Parts { tcp, tls, head } = stream.into_parts();
+    if let Ok(stream) = tcp.into_std() {
+        host.adopt(stream.into(), tls, &[], &mut head.to_vec(), false, connection_slot);
+    }
+}
+
 /// Serves connections that another thread has accepted.
 async fn receive_arrivals(server: Rc<Server>, mut arrivals: mpsc::Receiver<Arrival>) {
     let refusals = Refusals::default();
@@ -310,9 +368,24 @@ async fn secured(
     acceptor: Rc<tls::Acceptor>,
     connection_slot: ConnectionSlot,
 ) {
+    if let Some((stream, subject)) = handshake(&server, stream, address, &acceptor).await {
+        connection(server, stream, address, subject, connection_slot).await;
+    }
+}
+
+/// Performs the server side of a TLS handshake. Returns `None` if the connection has ended.
+async fn handshake(
+    server: &Server,
+    stream: TcpStream,
+    address: IpAddr,
+    acceptor: &tls::Acceptor,
+) -> Option<(tls::Stream, Option<tls::PeerSubject>)> {
     let metrics = server.context.shard.socket_metrics.clone();
     let settings = acceptor.settings();
-    let Some(handshaking) = acceptor.handshake_slot() else { return Metrics::add(&metrics.tls_refused, 1) };
+    let Some(handshaking) = acceptor.handshake_slot() else {
+        Metrics::add(&metrics.tls_refused, 1);
+        return None;
+    };
     let handshake = async {
         if !tls::is_tls(&stream).await? {
             return Ok::<_, io::Error>(Err(stream));
@@ -324,7 +397,7 @@ async fn secured(
     match outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok(Ok(tls::Accepted::Client(stream, subject))) => {
             Metrics::add(if stream.is_resumed() { &metrics.tls_resumed } else { &metrics.tls_handshakes }, 1);
-            connection(server, stream, address, subject, connection_slot).await;
+            return Some((stream, subject));
         }
         Ok(Ok(tls::Accepted::Challenge)) => tracing::info!(%address, "answered a TLS-ALPN-01 challenge"),
         Ok(Err(stream)) => send_to_https(stream).await,
@@ -333,6 +406,7 @@ async fn secured(
             tracing::debug!(%error, "a handshake has failed");
         }
     }
+    None
 }
 
 /// Answers a client that uses `http://` on a TLS port with an explanation.
@@ -482,6 +556,11 @@ async fn http1(
                         websocket::adopt(&server.event_loop, fd, tls, rest.into(), upgrade, &head, connection_slot)
                             .await;
                     }
+                    Handover::Mqtt => {
+                        if let Some(mqtt) = &server.mqtt {
+                            mqtt.adopt(fd, tls, &encode_head(&head), &mut rest.to_vec(), true, connection_slot);
+                        }
+                    }
                     Handover::Stream(wanted) => {
                         stream::adopt(&server.event_loop, fd, tls, wanted, head, connection_slot).await
                     }
@@ -523,7 +602,7 @@ async fn http2(context: Rc<Context>, stream: tls::Stream, served: Rc<HttpClient>
                     Some(Handover::Stream(stream)) => {
                         stream.respond(&context.shard, &context.admission, response).await
                     }
-                    Some(Handover::WebSocket(_) | Handover::LongPoll(_)) | None => response,
+                    Some(Handover::WebSocket(_) | Handover::Mqtt | Handover::LongPoll(_)) | None => response,
                 };
                 Ok::<Response, Infallible>(response)
             }

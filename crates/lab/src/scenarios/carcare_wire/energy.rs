@@ -79,7 +79,7 @@ fn delivery_methods(drive: Drive) -> Vec<(Transport, DeliveryMethod, f64)> {
                 ways.extend(polls.map(|every_s| (transport, DeliveryMethod::Poll { every_s }, every_s)));
             }
             Transport::LongPolling => ways.push((transport, DeliveryMethod::Hold { hold_s: HOLD_S }, HOLD_S)),
-            Transport::WebSocket | Transport::Session | Transport::DataChannel => {
+            Transport::WebSocket | Transport::Session | Transport::DataChannel | Transport::Mqtt => {
                 ways.extend(
                     HEARTBEATS_S
                         .map(|heartbeat_s| (transport, DeliveryMethod::PushAndAsk { heartbeat_s }, heartbeat_s)),

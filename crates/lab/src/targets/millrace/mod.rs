@@ -59,7 +59,8 @@ impl Target for Millrace {
             _ if ask.role.publishes() => Box::new(Poster::new(&path, "Content-Type: application/json\r\n")),
             Transport::Sse => Box::new(EventSource::new(&path)),
             Transport::Stream => Box::new(lines::Lines::new(&path)),
-            Transport::LongPolling => Box::new(poll::Poll::long(&path)),
+            // No scenario offers MQTT for this server yet.
+            Transport::LongPolling | Transport::Mqtt => Box::new(poll::Poll::long(&path)),
             Transport::Polling => Box::new(poll::Poll::every(&path, ask.poll_every)),
         }
     }

@@ -55,9 +55,16 @@ impl Admission {
     ///
     /// Errors: as [`Admission::caller`].
     pub(crate) async fn refreshed(&self, client: HookClient, token: &str) -> Result<Caller, Error> {
+        self.caller_with(client, Some(token)).await
+    }
+
+    /// Authenticates a client without a request and returns its caller, without a holder.
+    ///
+    /// Errors: as [`Admission::caller`].
+    pub(crate) async fn caller_with(&self, client: HookClient, credential: Option<&str>) -> Result<Caller, Error> {
         match self.hooks(Hook::Connect, "") {
-            None => self.access.verify(Some(token)).await,
-            Some(hooks) => self.ask_connect(hooks, client, Some(token), Vec::new()).await,
+            None => self.access.verify(credential).await,
+            Some(hooks) => self.ask_connect(hooks, client, credential, Vec::new()).await,
         }
     }
 

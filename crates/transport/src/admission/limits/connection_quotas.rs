@@ -64,6 +64,13 @@ impl ConnectionQuotas {
         Self { connection_slot, more }
     }
 
+    /// Adds the slot of a reader that was admitted after its connection.
+    pub fn set_reader_slot(&mut self, reader_slot: Option<ReaderSlot>) {
+        if reader_slot.is_some() {
+            self.more.get_or_insert_default().reader_slot = reader_slot;
+        }
+    }
+
     /// Returns the slot of the connection and releases all other quotas.
     pub fn into_connection_slot(self) -> ConnectionSlot {
         self.connection_slot

@@ -110,7 +110,9 @@ pub fn received(event_loop: &Rc<EventLoop>, id: ConnId, bytes: &mut [u8]) -> boo
         if socket.is_news(hub.now_s()) {
             hub.heard(id);
         }
-        if let ConnectionProtocol::Stream(_) | ConnectionProtocol::Http(_) = socket.protocol {
+        if let ConnectionProtocol::Stream(_) | ConnectionProtocol::Http(_) | ConnectionProtocol::Mqtt(_) =
+            socket.protocol
+        {
             return None;
         }
         // Moved, not copied, because the channel name is usually not in the cache either.
@@ -187,9 +189,10 @@ fn handle_message(
         (Message::Binary(data), ConnectionProtocol::Bare { target: Some(target) }) => {
             publish(event_loop, id, target, NewPublication::new(Kind::Binary, data));
         }
-        (Message::Text(_) | Message::Binary(_), ConnectionProtocol::Stream(_) | ConnectionProtocol::Http(_)) => {
-            return false;
-        }
+        (
+            Message::Text(_) | Message::Binary(_),
+            ConnectionProtocol::Stream(_) | ConnectionProtocol::Http(_) | ConnectionProtocol::Mqtt(_),
+        ) => return false,
         (Message::Ping(payload), _) => {
             Metrics::add(&event_loop.shard().socket_metrics.pings, 1);
             websocket::encode(&mut event_loop.pongs.borrow_mut(), websocket::PONG, payload);

@@ -129,13 +129,37 @@ pub fn accept_session(parts: &Parts, caller: Caller, compression: bool) -> Resul
     accept(parts, upgrade, Some(SUBPROTOCOL), compression)
 }
 
-/// Checks the handshake and creates the `101` response. Source: RFC 6455, section 4.2.
+/// Accepts a WebSocket of this protocol.
 fn accept(
     parts: &Parts,
     mut upgrade: Upgrade,
     subprotocol: Option<&'static str>,
     compression: bool,
 ) -> Result<(Response, Upgrade), Error> {
+    let mut response = handshake(parts)?;
+    let answer = response.headers_mut();
+    if let Some(subprotocol) = subprotocol {
+        answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(subprotocol));
+    }
+    let agreed = if compression { agree(&parts.headers) } else { None };
+    upgrade.deflate = agreed.map(|(deflate, value)| {
+        answer.insert(header::SEC_WEBSOCKET_EXTENSIONS, value);
+        deflate
+    });
+    Ok((response, upgrade))
+}
+
+/// Accepts a WebSocket of another protocol.
+///
+/// Errors: `bad_request`, with the error in the handshake.
+pub fn accept_other(parts: &Parts, subprotocol: &'static str) -> Result<Response, Error> {
+    let mut response = handshake(parts)?;
+    response.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(subprotocol));
+    Ok(response)
+}
+
+/// Checks the handshake and creates the `101` response. Source: RFC 6455, section 4.2.
+fn handshake(parts: &Parts) -> Result<Response, Error> {
     let bad = |detail: &str| Err(Error::new(Code::BadRequest, detail));
     let headers = &parts.headers;
     if parts.method != Method::GET || parts.version != Version::HTTP_11 || !is_upgrade(parts) {
@@ -160,15 +184,7 @@ fn accept(
     if let Ok(value) = HeaderValue::from_str(&accept) {
         answer.insert(header::SEC_WEBSOCKET_ACCEPT, value);
     }
-    if let Some(subprotocol) = subprotocol {
-        answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(subprotocol));
-    }
-    let agreed = if compression { agree(headers) } else { None };
-    upgrade.deflate = agreed.map(|(deflate, value)| {
-        answer.insert(header::SEC_WEBSOCKET_EXTENSIONS, value);
-        deflate
-    });
-    Ok((response, upgrade))
+    Ok(response)
 }
 
 /// Returns the first offer of the client that the server supports. Several headers form one list.

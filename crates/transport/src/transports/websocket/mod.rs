@@ -11,4 +11,4 @@ mod handshake;
 mod publish_queue;
 
 pub use connection::{adopt, received};
-pub use handshake::{Upgrade, accept_channel, accept_session};
+pub use handshake::{Upgrade, accept_channel, accept_other, accept_session};

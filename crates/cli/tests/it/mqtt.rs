@@ -1,0 +1,331 @@
+//! MQTT as devices use it: packets byte by byte, and the clients of Mosquitto.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use crate::support::{BOUND, Process, Server, millrace};
+
+/// A server with MQTT on a free port, and the address of MQTT.
+fn server(args: &[&str]) -> (Server, String) {
+    let mut server = Server::start_from(
+        millrace(&["serve", "--listen", "127.0.0.1:0", "--set", "mqtt.listen=127.0.0.1:0"]).args(args),
+    );
+    let line = server.process.err.wait_for("serving MQTT");
+    let address = line.rsplit("address=").next().expect("the address is last").trim().to_owned();
+    (server, address)
+}
+
+/// A connection that sends and expects whole packets.
+struct Client(TcpStream);
+
+impl Client {
+    fn open(address: &str) -> Self {
+        let stream = TcpStream::connect(address).expect("the server listens");
+        stream.set_read_timeout(Some(BOUND)).expect("a valid time");
+        Self(stream)
+    }
+
+    /// Connects with MQTT 5 and a session that lasts for a minute.
+    fn connect(address: &str, id: &str, is_clean: bool, token: Option<&str>) -> (Self, Vec<u8>) {
+        let mut client = Self::open(address);
+        let mut body = b"\0\x04MQTT\x05".to_vec();
+        body.push(if is_clean { 2 } else { 0 } | if token.is_some() { 0x40 } else { 0 });
+        body.extend_from_slice(&[0, 60, 5, 0x11, 0, 0, 0, 60]);
+        body.extend_from_slice(&text(id));
+        body.extend(token.iter().flat_map(|token| text(token)));
+        client.send(0x10, &body);
+        let answer = client.receive();
+        assert_eq!(answer[0], 0x20, "{answer:?}");
+        (client, answer)
+    }
+
+    fn subscribe(&mut self, filter: &str, qos: u8) -> u8 {
+        self.send(0x82, &[&[0, 1, 0][..], &text(filter), &[qos]].concat());
+        let answer = self.receive_of(0x90);
+        *answer.last().expect("a reason code")
+    }
+
+    /// Publishes with quality of service 1 and returns the reason code.
+    fn publish(&mut self, topic: &str, payload: &[u8], retain: bool) -> u8 {
+        let first = 0x32 | u8::from(retain);
+        self.send(first, &[&text(topic)[..], &[0, 9, 0], payload].concat());
+        let answer = self.receive_of(0x40);
+        answer.get(4).copied().unwrap_or(0)
+    }
+
+    fn send(&mut self, first: u8, body: &[u8]) {
+        let mut packet = vec![first];
+        let mut rest = body.len();
+        loop {
+            packet.push((rest & 0x7f) as u8 | if rest > 0x7f { 0x80 } else { 0 });
+            rest >>= 7;
+            if rest == 0 {
+                break;
+            }
+        }
+        packet.extend_from_slice(body);
+        self.0.write_all(&packet).expect("the server reads");
+    }
+
+    /// Returns the next packet; empty at the end of the connection.
+    fn receive(&mut self) -> Vec<u8> {
+        let mut packet = Vec::new();
+        let mut byte = [0];
+        loop {
+            match self.0.read(&mut byte).expect("a packet in time") {
+                0 => return Vec::new(),
+                _ => packet.push(byte[0]),
+            }
+            if packet.len() > 1 && byte[0] & 0x80 == 0 {
+                break;
+            }
+        }
+        let length = packet[1..].iter().rev().fold(0, |length, byte| length << 7 | usize::from(byte & 0x7f));
+        let head = packet.len();
+        packet.resize(head + length, 0);
+        self.0.read_exact(&mut packet[head..]).expect("the rest of the packet");
+        packet
+    }
+
+    /// Returns the next packet of a kind, and skips others.
+    fn receive_of(&mut self, kind: u8) -> Vec<u8> {
+        loop {
+            let packet = self.receive();
+            assert!(!packet.is_empty(), "the connection has ended");
+            if packet[0] & 0xf0 == kind {
+                return packet;
+            }
+        }
+    }
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat()
+}
+
+fn ends_with(packet: &[u8], payload: &str) -> bool {
+    packet.ends_with(payload.as_bytes())
+}
+
+#[test]
+fn unacknowledged_mqtt_publication_is_sent_again() {
+    let (server, address) = server(&[]);
+    let (mut client, _) = Client::connect(&address, "device", true, None);
+    assert_eq!(client.subscribe("cars/+", 1), 1);
+    for message in ["one", "two"] {
+        assert_eq!(server.post("/v1/channels/cars/1", message).status, 200);
+    }
+    let (one, two) = (client.receive(), client.receive());
+    assert!(ends_with(&one, "one") && ends_with(&two, "two"), "{one:?} {two:?}");
+    // Only the second one is acknowledged.
+    let id = |packet: &[u8]| [packet[10], packet[11]];
+    client.send(0x40, &id(&two));
+    drop(client);
+    assert_eq!(server.post("/v1/channels/cars/1", "three").status, 200);
+    let (mut client, answer) = Client::connect(&address, "device", false, None);
+    assert_eq!(answer[2], 1, "the session is present");
+    let (again, three) = (client.receive(), client.receive());
+    assert_eq!((again[0], id(&again)), (0x3a, id(&one)), "the same identifier, with DUP");
+    assert!(ends_with(&again, "one") && ends_with(&three, "three"), "{again:?} {three:?}");
+}
+
+#[test]
+fn mqtt_client_takes_over_its_session() {
+    let (_server, address) = server(&["--set", "server.shards=2"]);
+    let (mut first, _) = Client::connect(&address, "device", true, None);
+    assert_eq!(first.subscribe("a", 0), 0);
+    for _ in 0..4 {
+        let (second, answer) = Client::connect(&address, "device", false, None);
+        assert_eq!(answer[2], 1, "the session is present");
+        assert_eq!(first.receive(), [0xe0, 2, 0x8e, 0], "session taken over");
+        assert!(first.receive().is_empty());
+        first = second;
+    }
+}
+
+#[test]
+fn topics_that_are_no_channels_are_refused() {
+    let (_server, address) = server(&[]);
+    let (mut client, _) = Client::connect(&address, "", true, None);
+    for topic in ["a b", "/a", "a/", "$SYS/x", "ä"] {
+        assert_eq!(client.publish(topic, b"x", false), 0x90, "{topic}");
+        assert_eq!(client.subscribe(topic, 1), 0x8f, "{topic}");
+    }
+    assert_eq!(client.publish("a", b"x", false), 0);
+    client.send(0x30, &[&text("a/+")[..], &[0]].concat());
+    assert_eq!(client.receive(), [0xe0, 2, 0x90, 0]);
+}
+
+#[test]
+fn token_decides_what_an_mqtt_client_may_do() {
+    const SECRET: &str = "a-secret-of-at-least-thirty-two-bytes";
+    let create = ["token", "create", "--sub", "car-7", "--publish", "cars/7/#", "--subscribe", "cars/7/cmd"];
+    let token = Process::start(millrace(&create).env("MILLRACE_AUTH__SECRET", SECRET)).finish();
+    let token = token.out.trim().to_owned();
+    let (_server, address) = server(&["--set", &format!("auth.secret={SECRET}")]);
+    for (password, reason) in [(None, 0x87), (Some("no-token"), 0x86)] {
+        let (mut client, answer) = Client::connect(&address, "car-7", true, password);
+        assert_eq!(answer[3], reason, "{password:?}");
+        assert!(client.receive().is_empty());
+    }
+    let (mut client, answer) = Client::connect(&address, "car-7", true, Some(&token));
+    assert_eq!(answer[3], 0);
+    assert_eq!((client.publish("cars/7/telemetry", b"1", false), client.publish("cars/8/x", b"1", false)), (0, 0x87));
+    assert_eq!((client.subscribe("cars/7/cmd", 2), client.subscribe("cars/#", 2)), (2, 0x87));
+}
+
+#[test]
+fn retained_publication_survives_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = format!("engine.url=sqlite:{}", folder.path().join("db").display());
+    let (mut first, address) = server(&["--set", &engine]);
+    let (mut client, _) = Client::connect(&address, "", true, None);
+    assert_eq!([client.publish("a", b"kept", true), client.publish("b", b"gone", true)], [0, 0]);
+    assert_eq!([client.publish("a", b"live", false), client.publish("b", b"", true)], [0, 0]);
+    drop(client);
+    first.process.signal(rustix::process::Signal::TERM);
+    first.process.out.rest();
+    let (_second, address) = server(&["--set", &engine]);
+    let (mut client, _) = Client::connect(&address, "", true, None);
+    assert_eq!(client.subscribe("#", 1), 1);
+    let packet = client.receive_of(0x30);
+    assert!(packet[0] & 1 == 1 && ends_with(&packet, "kept"), "{packet:?}");
+    assert_eq!(client.publish("a", b"next", false), 0);
+    let packet = client.receive_of(0x30);
+    assert!(packet[0] & 1 == 0 && ends_with(&packet, "next"), "{packet:?}");
+}
+
+#[test]
+fn will_is_published_when_a_client_is_lost() {
+    let (_server, address) = server(&[]);
+    let (mut reader, _) = Client::connect(&address, "reader", true, None);
+    assert_eq!(reader.subscribe("status/+", 0), 0);
+    for (is_clean_end, topic) in [(true, "status/a"), (false, "status/b")] {
+        let mut client = Client::open(&address);
+        let body = [&b"\0\x04MQTT\x04\x06\0\x3c\0\x01c"[..], &text(topic), &text("lost")].concat();
+        client.send(0x10, &body);
+        assert_eq!(client.receive(), [0x20, 2, 0, 0]);
+        if is_clean_end {
+            client.send(0xe0, &[]);
+            assert!(client.receive().is_empty());
+        }
+    }
+    let packet = reader.receive();
+    assert!(ends_with(&packet, "lost") && packet.windows(8).any(|part| part == b"status/b"), "{packet:?}");
+}
+
+#[test]
+fn shared_subscription_sends_each_publication_once() {
+    let (server, address) = server(&["--set", "server.shards=2"]);
+    let mut members: Vec<Client> =
+        ["a", "b", "c"].map(|id| Client::connect(&address, id, true, None).0).into_iter().collect();
+    for member in &mut members {
+        assert_eq!(member.subscribe("$share/workers/jobs", 0), 0);
+    }
+    for i in 0..30 {
+        assert_eq!(server.post("/v1/channels/jobs", &format!("job {i:02}")).status, 200);
+    }
+    let mut seen = Vec::new();
+    for member in &mut members {
+        // The answer to a ping follows everything that was sent before.
+        member.send(0xc0, &[]);
+        loop {
+            let packet = member.receive();
+            match packet[0] & 0xf0 {
+                0x30 => seen.push(String::from_utf8_lossy(&packet[packet.len() - 6..]).into_owned()),
+                _ => break,
+            }
+        }
+    }
+    seen.sort();
+    assert_eq!(seen, (0..30).map(|i| format!("job {i:02}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn malformed_mqtt_ends_its_connection_only() {
+    let (mut server, address) = server(&[]);
+    let (mut bystander, _) = Client::connect(&address, "bystander", true, None);
+    assert_eq!(bystander.subscribe("a", 0), 0);
+    let connect = b"\x10\x0e\0\x04MQTT\x04\x02\0\x3c\0\x02id";
+    let after: [&[u8]; 8] = [
+        b"\x30\xff\xff\xff\xff",
+        b"\x30\x02\0\x05",
+        b"\x36\x05\0\x01a\0\x01",
+        b"\x80\x02\0\x01",
+        b"\x82\x05\0\x01\0\x01a",
+        b"\x62\x01\0",
+        b"\xf0\0",
+        b"\0\0",
+    ];
+    for bytes in after {
+        let mut client = Client::open(&address);
+        client.0.write_all(connect).expect("the server reads");
+        assert_eq!(client.receive(), [0x20, 2, 0, 0]);
+        client.0.write_all(bytes).expect("the server reads");
+        assert!(client.receive().is_empty(), "{bytes:?}");
+    }
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\x10\x04\0\x04MQ", b"\x10\xff\xff\xff\x7f", b"\0\0", b"\x10\0"] {
+        let mut client = Client::open(&address);
+        client.0.write_all(bytes).expect("the server reads");
+        assert!(client.receive().is_empty(), "{bytes:?}");
+    }
+    assert_eq!(server.post("/v1/channels/a", "still there").status, 200);
+    assert!(ends_with(&bystander.receive(), "still there"));
+    server.process.signal(rustix::process::Signal::TERM);
+    let log = server.process.err.rest();
+    assert!(!log.contains("WARN") && !log.contains("ERROR") && !log.contains("panicked"), "{log}");
+}
+
+fn has_mosquitto() -> bool {
+    let found = Command::new("mosquitto_sub").arg("--help").stdout(Stdio::null()).status().is_ok();
+    if !found {
+        eprintln!("skipped: the clients of Mosquitto are not installed (Debian: apt-get install mosquitto-clients)");
+    }
+    found
+}
+
+fn mosquitto(program: &str, address: &str, args: &[&str]) -> Command {
+    let (host, port) = address.split_once(':').expect("HOST:PORT");
+    let mut command = Command::new(program);
+    command.args(["-h", host, "-p", port]).args(args);
+    command
+}
+
+#[test]
+fn mosquitto_clients_exchange_publications_with_http() {
+    if !has_mosquitto() {
+        return;
+    }
+    let (server, address) = server(&[]);
+    for version in ["mqttv311", "mqttv5"] {
+        let args = ["-V", version, "-t", "cars/#", "-q", "2", "-v", "-C", "4", "-d"];
+        let mut reader = Process::start(&mut mosquitto("mosquitto_sub", &address, &args));
+        reader.out.wait_for("received SUBACK");
+        for qos in ["0", "1", "2"] {
+            let args = ["-V", version, "-t", "cars/1/telemetry", "-q", qos, "-m", &format!("quality {qos}")];
+            assert!(mosquitto("mosquitto_pub", &address, &args).status().expect("it starts").success());
+        }
+        assert_eq!(server.post("/v1/channels/cars/2/telemetry", "over http").status, 200);
+        let out = reader.finish().out;
+        for line in ["cars/1/telemetry quality 0", "cars/1/telemetry quality 1", "cars/1/telemetry quality 2"] {
+            assert_eq!(out.matches(line).count(), 1, "{version}: {out}");
+        }
+        assert!(out.contains("cars/2/telemetry over http"), "{out}");
+    }
+    let history = server.get("/v1/channels/cars/1/telemetry").body;
+    assert_eq!(history.matches("quality 2").count(), 2, "{history}");
+}
+
+#[test]
+fn silent_mqtt_client_is_disconnected() {
+    let (_server, address) = server(&["--set", "mqtt.keep_alive_max=1s", "--set", "limits.header_timeout=1s"]);
+    let (mut client, _) = Client::connect(&address, "quiet", true, None);
+    client.0.set_read_timeout(Some(Duration::from_secs(20))).expect("a valid time");
+    assert_eq!(client.receive(), [0xe0, 2, 0x8d, 0], "keep alive timeout");
+    let mut other = Client::open(&address);
+    assert!(other.receive().is_empty(), "a client that sends no CONNECT");
+}
