@@ -20,5 +20,6 @@ suite "h2spec, TLS" h2spec/run.sh --tls
 suite "TLS" tls/run.sh
 suite "event streams" eventstream/run.sh
 suite "tokens" jwt/run.sh
+suite "Web Push" webpush/run.sh
 suite "slowhttptest" slowhttptest/run.sh --quick
 [ "$failed" -eq 0 ]

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use reqwest::{Certificate, Client, Response, redirect::Policy, retry};
 
 use crate::HookUrl;
@@ -87,9 +87,26 @@ impl HttpClient {
         Ok(status)
     }
 
-    async fn send(&self, url: &HookUrl, headers: HeaderMap, body: Bytes) -> Result<Response, CallError> {
-        let request = self.client.post(url.url().clone()).headers(headers);
-        let request = request.header(header::CONTENT_TYPE, "application/json").body(body);
+    /// Sends a body with its own `Content-Type` and returns status and headers of the answer; see
+    /// [`HttpClient::deliver`].
+    ///
+    /// Errors: no status has arrived.
+    pub async fn exchange(
+        &self,
+        url: &HookUrl,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<(StatusCode, HeaderMap), CallError> {
+        let mut response = self.send(url, headers, body).await?;
+        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
+        let _ = self.read(response).await;
+        Ok((status, headers))
+    }
+
+    /// Sends a body; it is JSON unless `headers` has another type.
+    async fn send(&self, url: &HookUrl, mut headers: HeaderMap, body: Bytes) -> Result<Response, CallError> {
+        headers.entry(header::CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+        let request = self.client.post(url.url().clone()).headers(headers).body(body);
         request.send().await.map_err(|error| match error.is_connect() {
             true => CallError::NotSent(root_cause(&error)),
             false => CallError::NoAnswer(root_cause(&error)),

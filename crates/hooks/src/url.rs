@@ -34,6 +34,11 @@ impl HookUrl {
         Ok(Self(url))
     }
 
+    /// Returns scheme, host and port, such as `https://app.example`.
+    pub fn origin(&self) -> String {
+        self.0.origin().ascii_serialization()
+    }
+
     pub(crate) fn url(&self) -> &Url {
         &self.0
     }

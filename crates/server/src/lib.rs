@@ -16,6 +16,7 @@ mod metrics;
 pub mod openapi;
 mod pages;
 mod process;
+pub mod push;
 mod reload;
 mod run;
 mod secure;

@@ -14,6 +14,7 @@ pub fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
     let own = admin::ENDPOINTS.iter().map(|request| &request.endpoint).chain(pages::ENDPOINTS);
     let added = millrace_conference::endpoints().chain(millrace_carcare::ENDPOINTS.iter().copied());
     let added = added.chain(millrace_ingest::ENDPOINTS.iter().copied());
+    let added = added.chain(millrace_push::ENDPOINTS.iter().copied());
     let added = added.chain(millrace_requests::ENDPOINTS.iter().copied());
     let added = added.chain(millrace_race::ENDPOINTS.iter().copied());
     route::ENDPOINTS.iter().copied().chain(added).chain(own)

@@ -47,6 +47,7 @@ pub struct Config {
     pub history: millrace_engine::HistoryConfig,
     pub hooks: crate::hooks::Config,
     pub webhooks: crate::webhooks::Config,
+    pub push: crate::push::Config,
     pub namespaces: BTreeMap<String, Namespace>,
     pub traces: crate::traces::Config,
     pub drain: Drain,
@@ -324,6 +325,7 @@ impl Config {
         }
         self.auth.check()?;
         self.traces.check()?;
+        self.push.check()?;
         self.hooks.check(&self.namespaces)?;
         self.webhooks.check(self.hook_settings(), &self.webhook_namespaces())?;
         if let Some(name) = self.namespaces.keys().find(|name| name.contains('/') || ChannelName::parse(name).is_err())

@@ -3,6 +3,7 @@ use std::time::Duration;
 use millrace_carcare::FLEET;
 use millrace_engine::HistoryConfig;
 use millrace_protocol::Permission;
+use millrace_push::NAMESPACE as PUSH;
 use millrace_requests::NAMESPACE as REQUESTS;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,7 @@ pub(super) const CHAT: &str = "chat";
 pub(super) const CHAT_LISTS: &str = "chat-lists";
 
 /// Namespaces that pages and routes of the server use. They have defaults of their own.
-pub(super) const OF_PAGES: [&str; 4] = [FLEET, CHAT, CHAT_LISTS, REQUESTS];
+pub(super) const OF_PAGES: [&str; 5] = [FLEET, CHAT, CHAT_LISTS, REQUESTS, PUSH];
 
 /// Time for which messages of `/chat` stay in history.
 const CHAT_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -21,6 +22,9 @@ const CHAT_KEYS_MAX: usize = 1_000;
 
 /// Maximum number of requests of a device that are not answered, and of its answers of the last day.
 const REQUESTS_MAX: usize = 1_000;
+
+/// Maximum number of browsers of a subject that get notifications.
+const BROWSERS_MAX: usize = 20;
 
 /// Overrides for the channels of one first level. `None` keeps the value of `[history]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -63,6 +67,10 @@ impl Namespace {
                 self.state = self.state.or(Some(true));
                 self.keys_max = self.keys_max.or(Some(all.keys_max.min(CHAT_KEYS_MAX)));
                 self.own_keys = self.own_keys.or(Some(true));
+            }
+            PUSH => {
+                self.state = self.state.or(Some(true));
+                self.keys_max = self.keys_max.or(Some(all.keys_max.min(BROWSERS_MAX)));
             }
             REQUESTS => {
                 self.state = self.state.or(Some(true));

@@ -11,6 +11,7 @@ use millrace_hooks::Hooks;
 use millrace_node::Router;
 use millrace_presence::{Consumer, Presence};
 use millrace_protocol::{Epoch, ticket::TicketKey};
+use millrace_push::Push;
 use millrace_race::{Opening, Race, Target};
 use millrace_transport::{
     Limits, RtcPort,
@@ -59,6 +60,7 @@ pub struct Services {
     pub presence: Option<Arc<Presence>>,
     /// The lanes of the race page, and the queue of those that open.
     pub race: Option<Arc<Race>>,
+    pub push: Option<Arc<Push>>,
     pub race_openings: Option<mpsc::Receiver<Opening>>,
 }
 
@@ -96,6 +98,7 @@ pub fn build(
     let recorder = traces::start(&config.traces)?;
     recorder.iter().for_each(|recorder| router.record_spans(recorder.spans.clone()));
     let webhooks = config.webhooks.start(config.hook_settings(), &config.webhook_namespaces(), engine.clone())?;
+    let push = config.push.start(engine.clone())?;
     let consumer = webhooks.as_ref().map(|webhooks| Arc::new(ListEvents(webhooks.clone())) as Arc<dyn Consumer>);
     let start = |wanted| Presence::start(&node, engine.clone(), wanted, consumer.clone()).map(Arc::new);
     let presence = config.lists().map(start).transpose()?;
@@ -148,6 +151,7 @@ pub fn build(
         lab,
         node,
         presence,
+        push,
         race,
         race_openings,
     })

@@ -17,6 +17,7 @@ use millrace_engine::Engine;
 use millrace_ingest::{Ingest, IngestRoutes, Nmea};
 use millrace_node::{Router, Shard};
 use millrace_protocol::ticket::TicketKey;
+use millrace_push::{Push, PushRoutes};
 use millrace_race::{Race, RaceRoutes};
 use millrace_requests::RequestRoutes;
 use millrace_transport::{
@@ -209,6 +210,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
             hooks: services.hooks.clone().map(|hooks| hooks as Arc<dyn Hooks>),
             publication_events: services.webhooks.as_ref().and_then(|webhooks| webhooks.publications()),
             race: services.race.clone(),
+            push: services.push.clone(),
             ready: services.ready.clone(),
             forwards_traces: config.traces.forward.applies(is_reached),
             draining: controls.draining.subscribe(),
@@ -290,6 +292,7 @@ struct ShardThread {
     hooks: Option<Arc<dyn Hooks>>,
     publication_events: Option<Arc<dyn PublicationEvents>>,
     race: Option<Arc<Race>>,
+    push: Option<Arc<Push>>,
     ready: Arc<AtomicBool>,
     forwards_traces: bool,
     draining: watch::Receiver<Option<Drain>>,
@@ -338,6 +341,7 @@ impl ShardThread {
         }
         context.add_routes(Rc::new(RequestRoutes));
         context.add_routes(Rc::new(RaceRoutes(self.race)));
+        context.add_routes(Rc::new(PushRoutes(self.push)));
         context.add_routes(Rc::new(AdminRoutes(self.jobs)));
         if let Some((node, listener)) = self.mqtt {
             context.enable_mqtt(node, listener);

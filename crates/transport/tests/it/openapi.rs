@@ -19,7 +19,7 @@ use crate::server::{Answer, Server, client, within};
 const SECRET: &str = "a secret of thirty-two bytes or more";
 const METHODS: [&str; 6] = ["get", "head", "post", "patch", "delete", "options"];
 /// Crates with endpoints, as folders beside the crate of this test.
-const CRATES: [&str; 7] = ["transport", "conference", "carcare", "ingest", "requests", "race", "server"];
+const CRATES: [&str; 8] = ["transport", "conference", "carcare", "ingest", "push", "requests", "race", "server"];
 
 fn document() -> Value {
     serde_json::from_str(DOCUMENT).expect("valid JSON")

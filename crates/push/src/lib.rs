@@ -1,0 +1,28 @@
+//! Web Push: a notification is a publication of `notifications/{subject}`. If that channel has no reader, the message
+//! also goes to the push services of the subject's browsers, encrypted for each browser.
+//!
+//! This crate never calls a host that is not configured, and never logs a message or the path of an endpoint.
+//!
+//! Read first: [`Push`], [`PushRoutes`].
+//!
+//! - `encrypt.rs`: RFC 8291
+//! - `vapid.rs`: RFC 8292
+//! - `endpoint.rs`: which push services are permitted
+//! - `sender.rs`: requests, repetitions, removal of subscriptions
+//! - `routes.rs`: the HTTP requests
+//!
+//! Source: docs/reference/protocol.md, "Notifications".
+
+mod encrypt;
+mod endpoint;
+mod routes;
+mod sender;
+mod vapid;
+
+pub use endpoint::{HOSTS, Hosts};
+pub use routes::{ENDPOINTS, PushRoutes};
+pub use sender::{Config, Push, PushError};
+pub use vapid::{KeyError, Vapid};
+
+/// Namespace of the subscriptions: keyed states with one key per browser.
+pub const NAMESPACE: &str = "push-subscriptions";

@@ -1,0 +1,236 @@
+//! The HTTP requests: the key of the server, subscriptions of browsers, notifications of back ends.
+
+use std::{rc::Rc, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, StatusCode, request::Parts};
+use hyper::body::Incoming;
+use millrace_delivery::PageLimit;
+use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Since, session::Policy};
+use millrace_transport::{
+    Context, Routes,
+    admission::{Publisher, read_body},
+    http::{Query, Response, json, no_content},
+    route::{
+        Answering, Endpoint, decode, plain,
+        publish::{self, RequestPublisher},
+    },
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    NAMESPACE,
+    encrypt::{Keys, MESSAGE_BYTES_MAX},
+    sender::{Job, Push},
+};
+
+/// Endpoints of this crate.
+pub const ENDPOINTS: &[&Endpoint] = &[&KEY, &SUBSCRIPTIONS, &NOTIFY];
+
+const KEY: Endpoint = Endpoint::new("/v1/push", "GET");
+const SUBSCRIPTIONS: Endpoint = Endpoint::new("/v1/push/{subject}/subscriptions", "POST, DELETE");
+const NOTIFY: Endpoint = Endpoint::new("/v1/push/{subject}", "POST");
+
+/// Maximum size of a subscription in bytes.
+const SUBSCRIPTION_BYTES_MAX: usize = 8 << 10;
+/// Subscriptions read at once; a subject has at most `keys_max`.
+const PAGE: PageLimit = PageLimit { count: 1000, bytes: 4 << 20 };
+/// Default time for which a push service keeps a message.
+const TTL: Duration = Duration::from_secs(24 * 60 * 60);
+/// Urgencies of RFC 8030, section 5.3.
+const URGENCIES: [&str; 4] = ["very-low", "low", "normal", "high"];
+
+/// Routes of Web Push. `None`: this server has no key.
+pub struct PushRoutes(pub Option<Arc<Push>>);
+
+/// A `PushSubscription` in JSON (Push API, section 8).
+#[derive(Debug, Serialize, Deserialize)]
+struct Subscription {
+    endpoint: String,
+    keys: SubscriptionKeys,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct SubscriptionKeys {
+    p256dh: String,
+    auth: String,
+}
+
+#[derive(Deserialize)]
+struct Unsubscription {
+    endpoint: String,
+}
+
+impl Routes for PushRoutes {
+    fn answer<'a>(
+        &'a self,
+        context: &'a Rc<Context>,
+        parts: &'a Parts,
+        body: &'a mut Incoming,
+    ) -> Option<Answering<'a>> {
+        let path = parts.uri.path();
+        if path == KEY.path {
+            return Some(Box::pin(async move {
+                match parts.method {
+                    Method::GET => self.key().map(plain),
+                    _ => Ok(plain(KEY.refuse_method())),
+                }
+            }));
+        }
+        if let Some(subject) = SUBSCRIPTIONS.capture(path) {
+            return Some(Box::pin(async move {
+                match parts.method {
+                    Method::POST => self.subscribe(context, parts, body, &decode(subject)?).await.map(plain),
+                    Method::DELETE => self.unsubscribe(context, parts, body, &decode(subject)?).await.map(plain),
+                    _ => Ok(plain(SUBSCRIPTIONS.refuse_method())),
+                }
+            }));
+        }
+        let subject = NOTIFY.capture(path)?;
+        Some(Box::pin(async move {
+            match parts.method {
+                Method::POST => self.notify(context, parts, body, &decode(subject)?).await.map(plain),
+                _ => Ok(plain(NOTIFY.refuse_method())),
+            }
+        }))
+    }
+}
+
+/// Returns a channel of a subject. Errors: `bad_channel`.
+fn channel(namespace: &str, subject: &str) -> Result<ChannelName, Error> {
+    if subject.contains('/') {
+        return Err(Error::new(Code::BadChannel, "a subject has no `/` here"));
+    }
+    ChannelName::parse(&format!("{namespace}/{subject}"))
+}
+
+/// Returns the key of a subscription: a hash, because an endpoint is longer than a key may be.
+fn key(endpoint: &str) -> Box<str> {
+    Sha256::digest(endpoint)[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
+}
+
+impl PushRoutes {
+    fn push(&self) -> Result<&Arc<Push>, Error> {
+        let missing = || Error::new(Code::NotImplemented, "this server has no key for Web Push; set `push.key`");
+        self.0.as_ref().ok_or_else(missing)
+    }
+
+    /// Handles `GET /v1/push`: returns the public key, the `applicationServerKey` of browsers.
+    fn key(&self) -> Result<Response, Error> {
+        let key = self.push()?.config().vapid.public_key();
+        Ok(json(json!({ "key": key }).to_string()))
+    }
+
+    /// Handles `POST /v1/push/{subject}/subscriptions`: stores the subscription of a browser. The body is a
+    /// `PushSubscription`. Needs the permission to read `notifications/{subject}`.
+    async fn subscribe(
+        &self,
+        context: &Context,
+        parts: &Parts,
+        body: &mut Incoming,
+        subject: &str,
+    ) -> Result<Response, Error> {
+        let (push, subscriptions) = (self.push()?, channel(NAMESPACE, subject)?);
+        let data = read_permitted(context, parts, body, subject).await?;
+        let bad = |detail: String| Error::new(Code::BadRequest, detail);
+        let subscription: Subscription = serde_json::from_slice(&data)
+            .map_err(|error| Error::new(Code::BadJson, format!("expected a PushSubscription: {error}")))?;
+        push.config().hosts.check(&subscription.endpoint).map_err(|error| bad(error.to_string()))?;
+        let keys = Keys::parse(&subscription.keys.p256dh, &subscription.keys.auth);
+        // Encrypting once finds a key that is no point of the curve.
+        keys.and_then(|keys| keys.encrypt(b"")).map_err(|error| bad(error.to_string()))?;
+        let json = serde_json::to_vec(&subscription).map_err(|error| bad(error.to_string()))?;
+        let mut publication = NewPublication::new(Kind::Json, json);
+        publication.key = Some(key(&subscription.endpoint));
+        context.shard.engine.append(&subscriptions, publication).await?;
+        let mut response = no_content();
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        Ok(response)
+    }
+
+    /// Handles `DELETE /v1/push/{subject}/subscriptions` with `{"endpoint"}`.
+    async fn unsubscribe(
+        &self,
+        context: &Context,
+        parts: &Parts,
+        body: &mut Incoming,
+        subject: &str,
+    ) -> Result<Response, Error> {
+        self.push()?;
+        let subscriptions = channel(NAMESPACE, subject)?;
+        let data = read_permitted(context, parts, body, subject).await?;
+        let Unsubscription { endpoint } = serde_json::from_slice(&data)
+            .map_err(|error| Error::new(Code::BadJson, format!("expected `{{\"endpoint\": URL}}`: {error}")))?;
+        context.shard.engine.append(&subscriptions, NewPublication::deletion(key(&endpoint))).await?;
+        Ok(no_content())
+    }
+
+    /// Handles `POST /v1/push/{subject}?ttl=&urgency=`: publishes the body to `notifications/{subject}`. If that
+    /// channel has no reader, also sends the body to the subscriptions of the subject, in the background.
+    async fn notify(
+        &self,
+        context: &Context,
+        parts: &Parts,
+        body: &mut Incoming,
+        subject: &str,
+    ) -> Result<Response, Error> {
+        let push = self.push()?;
+        let notifications = channel("notifications", subject)?;
+        let caller = context.admission.caller(parts).await?;
+        let mut target = caller.may_publish(notifications.clone())?;
+        let query = Query::parse(parts, &["ttl", "urgency"])?;
+        let ttl_s = query.duration("ttl")?.unwrap_or(TTL).as_secs();
+        let asked = query.get("urgency").unwrap_or("normal");
+        let urgency = URGENCIES.into_iter().find(|urgency| *urgency == asked);
+        let urgency = urgency
+            .ok_or_else(|| Error::new(Code::BadRequest, format!("`urgency` is one of {}", URGENCIES.join(", "))))?;
+        let max = context.admission.config().message_bytes_max.min(MESSAGE_BYTES_MAX);
+        let data = read_body(&context.admission, &parts.headers, body, max).await?;
+        let kind = Kind::detect(&data);
+        let publisher = RequestPublisher { admission: &context.admission, parts, caller: &caller };
+        let mut publication = NewPublication::new(kind, &data);
+        publication.ttl_ms = Some(ttl_s.max(1) * 1000);
+        let position = publish::publish(context, &publisher, &mut target, publication).await?;
+        let mut sent = 0;
+        if context.shard.engine.presence(&notifications).await? == 0 {
+            sent = send(context, push, subject, &Bytes::copy_from_slice(&data), ttl_s, urgency).await?;
+        }
+        Ok(json(json!({ "position": position.to_string(), "pushes": sent }).to_string()))
+    }
+}
+
+/// Checks the permission to read the notifications of the subject, reads the body, and charges it to the caller.
+async fn read_permitted(context: &Context, parts: &Parts, body: &mut Incoming, subject: &str) -> Result<Bytes, Error> {
+    let caller = context.admission.caller(parts).await?;
+    context.admission.may_read_channel(&caller, parts, &channel("notifications", subject)?).await?;
+    Query::parse(parts, &[])?;
+    let data = read_body(&context.admission, &parts.headers, body, SUBSCRIPTION_BYTES_MAX).await?;
+    RequestPublisher { admission: &context.admission, parts, caller: &caller }.take_quota(data.len())?;
+    Ok(Bytes::copy_from_slice(&data))
+}
+
+/// Sends a message to each subscription of a subject. Returns how many messages are on their way.
+async fn send(
+    context: &Context,
+    push: &Push,
+    subject: &str,
+    message: &Bytes,
+    ttl_s: u64,
+    urgency: &'static str,
+) -> Result<u64, Error> {
+    let subscriptions = channel(NAMESPACE, subject)?;
+    let page = context.shard.engine.page(&subscriptions, Since::State, Policy::Every, PAGE).await?;
+    let mut sent = 0;
+    for publication in page.publications.iter().filter(|publication| !publication.is_deletion) {
+        let Ok(subscription) = serde_json::from_slice::<Subscription>(publication.data()) else { continue };
+        // The permitted services may have changed since, and another client can have the permission to publish here.
+        let Ok(endpoint) = push.config().hosts.check(&subscription.endpoint) else { continue };
+        let Ok(keys) = Keys::parse(&subscription.keys.p256dh, &subscription.keys.auth) else { continue };
+        let subscription = (subscriptions.clone(), publication.key.clone().unwrap_or_default());
+        let message = message.clone();
+        sent += u64::from(push.send(Job { endpoint, keys, message, ttl_s, urgency, subscription }));
+    }
+    Ok(sent)
+}
