@@ -51,6 +51,8 @@ impl ReaderKind {
             Transport::WebSocket => &[ReaderKind::Bare],
             Transport::Session => &[ReaderKind::Session],
             Transport::DataChannel => &[ReaderKind::DataChannel],
+            // It has no positions. `crates/cli/tests/it/mqtt.rs` tests it.
+            Transport::Mqtt => &[],
         }
     }
 
