@@ -15,8 +15,8 @@ pub struct Filter {
 impl Filter {
     /// Parses a topic filter.
     ///
-    /// Errors: [`Reason::TOPIC_FILTER_INVALID`] for a filter that is neither a channel nor a pattern; filters that begin
-    /// with `$`, such as `$SYS/#`, are among them.
+    /// Errors: [`Reason::TOPIC_FILTER_INVALID`] for a filter that is neither a channel nor a pattern, such as
+    /// `$SYS/#`.
     pub fn parse(filter: &str) -> Result<Self, Reason> {
         let invalid = Reason::TOPIC_FILTER_INVALID;
         let (group, filter) = match filter.strip_prefix(SHARE) {

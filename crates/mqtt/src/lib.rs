@@ -1,8 +1,8 @@
 //! The server side of MQTT 3.1.1 and 5, from bytes to bytes. The hub is the broker; a session adds what MQTT needs per
 //! client: packet identifiers, acknowledgements, aliases, subscription identifiers, and positions to resume from.
 //!
-//! This crate opens no socket, reads no clock and starts no thread. It never queues a publication: what a client has not
-//! acknowledged is read from history again after a reconnect.
+//! This crate opens no socket, reads no clock and starts no thread. It never queues a publication: after a reconnect,
+//! unacknowledged publications are read from history.
 //!
 //! ```text
 //!   bytes of the client ─► Frame ─► Session::handle  ─► Action (publish, subscribe ..)

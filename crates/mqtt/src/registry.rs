@@ -5,8 +5,8 @@ use std::{
 
 use crate::Saved;
 
-/// Identifies a session. A client identifier belongs to the subject of its token, so no client can take over the session
-/// of another subject.
+/// Identifies a session. A client identifier belongs to the subject of its token, so no client can take over the
+/// session of another subject.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionKey {
     pub subject: Option<Arc<str>>,
@@ -80,7 +80,7 @@ impl<L: Clone, W> Registry<L, W> {
         let of_session = |will: &Will<W>| will.key == *key;
         if saved.is_some() {
             // The client is back before its will was due.
-            self.wills.retain(|_, will| !of_session(will));
+            self.wills.retain(|(at_ms, _), will| !of_session(will) || *at_ms <= now_ms);
         } else {
             let ended: Vec<_> = self.wills.iter().filter(|(_, will)| of_session(will)).map(|(at, _)| *at).collect();
             for at in ended {
@@ -230,6 +230,15 @@ mod tests {
         connect(&mut registry, "c", false, 2500);
         assert_eq!(registry.take_due(3000).len(), 1, "the client c is back");
         assert_eq!(registry.next_will_ms(), None);
+    }
+
+    #[test]
+    fn will_without_delay_is_published_although_the_client_is_back() {
+        let mut registry = Registry::new(LIMITS);
+        let (serial, _) = connect(&mut registry, "a", false, 0);
+        registry.disconnect(&key("a"), serial, Some(Saved::default()), 9, Some(("will", 0)), 7);
+        assert!(connect(&mut registry, "a", false, 7).1);
+        assert_eq!(registry.take_due(7), ["will"]);
     }
 
     #[test]

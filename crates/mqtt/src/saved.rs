@@ -13,7 +13,7 @@ const SAVED_BYTES: usize = 512;
 /// Bytes that an entry of a list needs besides its text.
 const ENTRY_BYTES: usize = 64;
 
-/// What is kept of a session without a connection: positions, not publications.
+/// Saved session, without a connection: positions, not publications.
 #[derive(Debug, Default)]
 pub struct Saved {
     pub publisher: u32,
@@ -25,7 +25,7 @@ pub struct Saved {
     pub resumed: HashMap<ChannelName, VecDeque<Resumed>>,
     /// Identifiers whose PUBREL is repeated.
     pub released: Vec<u16>,
-    /// Channels whose retained publication is sent again.
+    /// Channels whose retained publication was not acknowledged.
     pub retained: Vec<ChannelName>,
     /// Identifiers of publications of quality of service 2 that the client has not released.
     pub unreleased: BTreeSet<u16>,
@@ -43,7 +43,7 @@ pub struct SavedSubscription {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resumed {
     pub position: Position,
-    /// Identifier with which it is sent again; `None`: the client has it.
+    /// Identifier of its retransmission; `None`: the client has it.
     pub id: Option<u16>,
 }
 

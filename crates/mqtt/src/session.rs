@@ -84,7 +84,7 @@ pub struct Scan {
     identifier: u32,
 }
 
-/// What the caller must do for a packet.
+/// Action that a packet requires from the caller.
 #[derive(Debug)]
 pub enum Action {
     Nothing,
@@ -434,13 +434,11 @@ impl Session {
 
     /// Records where a subscription begins.
     pub fn begin_at(&mut self, channel: &ChannelName, position: Position) {
-        self.note(channel, position);
+        self.note(Some(channel), position);
     }
 
-    fn note(&mut self, channel: &ChannelName, position: Position) {
-        if self.expiry_s == 0 {
-            return;
-        }
+    fn note(&mut self, channel: Option<&ChannelName>, position: Position) {
+        let Some(channel) = channel.filter(|_| self.expiry_s > 0) else { return };
         if let Some(known) = self.positions.get_mut(channel) {
             *known = position;
         } else if self.positions.len() < POSITIONS_MAX {
@@ -450,7 +448,9 @@ impl Session {
 
     /// Sends a publication that the hub delivers. Returns false if the client must acknowledge others first.
     pub fn deliver(&mut self, record: &PublicationRecord<'_>, now_ms: u64, out: &mut Vec<u8>) -> bool {
-        let name = self.name_of(record.channel);
+        // Most dashboards need no name: it costs an allocation for a channel that a pattern matches.
+        let needs_name = self.expiry_s > 0 || self.alias_max > 0 || self.shares();
+        let mut name = if needs_name { self.name_of(record.channel) } else { None };
         let (mut granted, mut keeps_retained, mut is_shared) = (None::<u8>, false, false);
         self.identifiers.clear();
         for own in &self.subscriptions {
@@ -472,24 +472,29 @@ impl Session {
                 self.identifiers.push(own.identifier);
             }
         }
-        let Some(name) = name else { return true };
         let is_expired = record.expires_ms.is_some_and(|at| at <= now_ms);
         let Some(granted) = granted.filter(|_| !is_expired) else {
-            self.note(&name, record.position);
+            self.note(name.as_ref(), record.position);
             return true;
         };
         let qos = if record.qos == QOS_ANY { granted } else { granted.min(record.qos) };
         if qos > 0 && self.window.is_full(self.receive_max) {
             return false;
         }
-        let (resumed, is_sent) = self.resumed_as(&name, record.position);
+        if qos > 0 && name.is_none() {
+            name = self.name_of(record.channel);
+        }
+        let (resumed, is_sent) = match &name {
+            Some(name) => self.resumed_as(name, record.position),
+            None => (None, false),
+        };
         if is_sent {
-            self.note(&name, record.position);
+            self.note(name.as_ref(), record.position);
             return true;
         }
-        let id = match qos {
-            0 => 0,
-            _ => self.window.push(resumed, qos, Origin::Log(name.clone(), record.position)),
+        let id = match (qos, &name) {
+            (1.., Some(name)) => self.window.push(resumed, qos, Origin::Log(name.clone(), record.position)),
+            _ => 0,
         };
         let packet = Outgoing {
             dup: resumed.is_some() && qos > 0,
@@ -503,21 +508,21 @@ impl Session {
             properties: record.properties,
             payload: record.payload,
         };
-        let is_encoded = self.encode(packet, &name, out);
+        let is_encoded = self.encode(packet, name.as_ref(), out);
         if qos > 0 && !is_encoded {
             self.window.pop();
         }
-        if is_shared && (qos == 0 || !is_encoded) {
-            self.done(&name, record.position);
+        if let Some(name) = name.as_ref().filter(|_| is_shared && (qos == 0 || !is_encoded)) {
+            self.done(name, record.position);
         }
-        self.note(&name, record.position);
+        self.note(name.as_ref(), record.position);
         true
     }
 
     /// Encodes a packet with the aliases and identifiers of the session. Returns false if it is too large.
-    fn encode(&mut self, packet: Outgoing<'_>, name: &ChannelName, out: &mut Vec<u8>) -> bool {
+    fn encode(&mut self, packet: Outgoing<'_>, name: Option<&ChannelName>, out: &mut Vec<u8>) -> bool {
         let mut packet = Outgoing { identifiers: &self.identifiers, ..packet };
-        if self.alias_max > 0 {
+        if let Some(name) = name.filter(|_| self.alias_max > 0) {
             match self.aliases_sent.iter().position(|known| known == name) {
                 Some(known) => (packet.alias, packet.topic) = (Some(known as u16 + 1), ""),
                 None if self.aliases_sent.len() < self.alias_max.into() => {
@@ -529,7 +534,7 @@ impl Session {
         let is_new = packet.alias.is_some() && !packet.topic.is_empty();
         let is_encoded = packet.encode(out, self.version, self.packet_bytes_max);
         if is_new && is_encoded {
-            self.aliases_sent.push(name.clone());
+            self.aliases_sent.extend(name.cloned());
         }
         is_encoded
     }
@@ -569,7 +574,8 @@ impl Session {
         self.scans.pop_front();
     }
 
-    /// Sends the next retained publication of the first scan. Returns false if the client must acknowledge others first.
+    /// Sends the next retained publication of the first scan. Returns false if the client must acknowledge others
+    /// first.
     pub fn deliver_retained(
         &mut self,
         channel: &ChannelName,
@@ -604,7 +610,7 @@ impl Session {
             properties: attributes.properties,
             payload: publication.data(),
         };
-        if !self.encode(packet, channel, out) && qos > 0 {
+        if !self.encode(packet, Some(channel), out) && qos > 0 {
             self.window.pop();
         }
         true

@@ -32,7 +32,7 @@ pub struct Sent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Sent,
-    /// PUBREC was received, so the publication is never sent again.
+    /// PUBREC was received, so the publication is not retransmitted.
     Released,
     Done,
 }

@@ -25,7 +25,7 @@ const RETAINED: u8 = 1 << 4;
 const PUBLISHER: u8 = 1 << 3;
 const QOS: u8 = 0b11;
 
-/// What MQTT keeps of a publication besides its payload. Other transports do not deliver it.
+/// Fields of a publication that only MQTT uses. Other transports do not deliver them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a> {
     /// Quality of service with which the publication was published, 0 to 2.

@@ -112,7 +112,7 @@ fn every_metric_has_help_and_type() {
     let labels = |name: &str| families[name].samples.iter().map(|(labels, _)| labels.clone()).collect::<Vec<_>>();
     let mut transports = labels("millrace_connections");
     transports.sort();
-    let expected = ["data_channel", "long_polling", "polling", "sse", "stream", "websocket"];
+    let expected = ["data_channel", "long_polling", "mqtt", "polling", "sse", "stream", "websocket"];
     assert_eq!(transports, expected.map(|name| format!("{{transport=\"{name}\"}}")));
     let mut memory = labels("millrace_memory_bytes");
     memory.sort();

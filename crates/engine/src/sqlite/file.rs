@@ -70,7 +70,8 @@ const TABLES: &str = "
     ) WITHOUT ROWID;
     CREATE INDEX idempotency_keys_by_time ON idempotency_keys (time_ms);";
 
-/// Adds to the tables of schema 2 what schema 3 has: the trailer of a publication, such as its trace context. It costs a byte without one.
+/// Adds to the tables of schema 2 what schema 3 has: the trailer of a publication, such as its trace context. A
+/// publication without a trailer needs one byte for it.
 const TRACE: &str = "ALTER TABLE publications ADD COLUMN trace BLOB;";
 
 /// State of one channel in the file, and the limits of its history.

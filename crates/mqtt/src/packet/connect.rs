@@ -14,7 +14,7 @@ pub struct Connect {
     pub is_clean: bool,
     /// Maximum seconds between two packets of the client; 0: no limit.
     pub keep_alive_s: u16,
-    /// Seconds for which the session outlives its connection; `u32::MAX`: for ever.
+    /// Seconds for which the session outlives its connection; `u32::MAX`: without end.
     pub session_expiry_s: u32,
     /// Maximum number of publications with quality of service that the client takes unacknowledged.
     pub receive_max: u16,

@@ -271,7 +271,7 @@ struct ShardThread {
     /// Connections of the admin listener, and its token.
     operators: Option<(AdminToken, mpsc::Receiver<Arrival>)>,
     rtc: Option<RtcPort>,
-    /// What the MQTT connections of all shards share, and the listener of this one.
+    /// State that the MQTT connections of all shards share, and the listener of this one.
     mqtt: Option<(Arc<MqttNode>, BoundTcp)>,
     /// TURN offer for the shard's clients.
     relays: Option<Arc<Offer>>,

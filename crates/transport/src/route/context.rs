@@ -44,7 +44,7 @@ pub struct Context {
     /// Routes of other crates.
     routes: RefCell<Vec<Rc<dyn Routes>>>,
     door: RefCell<Option<Door>>,
-    /// What the MQTT connections of all shards share, and the listener of this shard; empty if MQTT is disabled.
+    /// State that the MQTT connections of all shards share, and the listener of this shard; empty if MQTT is disabled.
     mqtt: OnceCell<(Arc<Node>, RefCell<Option<std::net::TcpListener>>)>,
     /// Peers of data channels; empty if they are disabled.
     pub(crate) data_channels: OnceCell<Rc<RefCell<Peers>>>,

@@ -46,7 +46,8 @@ const LABELS: Readonly<Record<string, string>> = {
   'long-polling': 'Long polling',
   polling: 'Polling',
   'data-channel': 'Data channel',
+  mqtt: 'MQTT',
 };
 export const transport = (name: string): string => LABELS[name] ?? name;
 /** Transports as the server names them, in the order of charts. */
-export const TRANSPORTS = ['websocket', 'sse', 'stream', 'long-polling', 'polling', 'data-channel'] as const;
+export const TRANSPORTS = ['websocket', 'sse', 'stream', 'long-polling', 'polling', 'data-channel', 'mqtt'] as const;

@@ -11,7 +11,7 @@ use millrace_delivery::ConnId;
 use millrace_mqtt::{Begun, Group, Registry, RegistryLimits, Retained, Saved, SessionKey};
 use millrace_protocol::{ChannelName, INTERNAL, NewPublication};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::admission::{PublishTarget, access::Caller};
 
@@ -64,11 +64,13 @@ pub(crate) struct Will {
     pub is_retained: bool,
 }
 
-/// What the shards of a node share: sessions, retained publications, and groups of shared subscriptions.
+/// State that the shards of a node share: sessions, retained publications, and groups of shared subscriptions.
 pub struct Node {
     pub config: Config,
     registry: Mutex<Registry<ConnectionRef, Will>>,
     pub(crate) retained: RwLock<Retained>,
+    /// True once the retained publications of the engine were read.
+    pub(crate) has_retained: watch::Sender<bool>,
     /// Groups by name and filter.
     groups: Mutex<HashMap<(Box<str>, Box<str>), Arc<Group>>>,
     /// Notified when a connection has ended.
@@ -92,6 +94,7 @@ impl Node {
             config,
             registry: Mutex::new(Registry::new(limits)),
             retained,
+            has_retained: watch::Sender::new(false),
             groups,
             ended: Notify::new(),
             has_will: Notify::new(),

@@ -1,4 +1,5 @@
-//! MQTT 3.1.1 and 5 over TCP, TLS and WebSocket. The hub is the broker: a topic is a channel, a subscription is a reader.
+//! MQTT 3.1.1 and 5 over TCP, TLS and WebSocket. The hub is the broker: a topic is a channel, a subscription is a
+//! reader.
 //!
 //! - this file: packets of a connection, in their order
 //! - [`connect`]: CONNECT: authentication, take-over of a session, will
@@ -182,10 +183,15 @@ impl Host {
 
     /// Handles what was received before. Returns the number of packets.
     fn handle_input(self: &Rc<Self>, id: ConnId, link: &Rc<RefCell<Link>>) -> u64 {
-        if link.borrow().is_running {
-            return 0;
-        }
-        let input = std::mem::take(&mut link.borrow_mut().input);
+        let input = {
+            let mut link = link.borrow_mut();
+            let bytes_max = if link.session.is_some() { self.packet_bytes_max() } else { self.connect_bytes_max() };
+            // An incomplete packet stays where it is, so that a client that sends single bytes causes no copies.
+            if link.is_running || matches!(Frame::decode(&link.input, bytes_max), Ok(None)) {
+                return 0;
+            }
+            std::mem::take(&mut link.input)
+        };
         self.handle(id, link, &input)
     }
 
@@ -271,8 +277,7 @@ impl Host {
         let mut link = shared.borrow_mut();
         let Some((session, out)) = link.session_and_out() else {
             drop(link);
-            let bytes_max = CONNECT_BYTES_MAX + self.node.config.will_bytes_max;
-            let Some(frame) = Frame::decode(bytes, bytes_max)? else { return Ok(None) };
+            let Some(frame) = Frame::decode(bytes, self.connect_bytes_max())? else { return Ok(None) };
             let connect = Connect::decode(frame);
             return Ok(Some((frame.bytes, Some(Box::pin(self.clone().connect(id, shared.clone(), connect))))));
         };
@@ -316,7 +321,12 @@ impl Host {
         Ok(Some((frame.bytes, running)))
     }
 
-    /// Maximum size of a packet of a client.
+    /// Maximum size of the first packet of a client.
+    fn connect_bytes_max(&self) -> usize {
+        CONNECT_BYTES_MAX + self.node.config.will_bytes_max
+    }
+
+    /// Maximum size of another packet of a client.
     fn packet_bytes_max(&self) -> usize {
         self.event_loop.admission().config().message_bytes_max.max(1).saturating_add(PACKET_ROOM_BYTES)
     }

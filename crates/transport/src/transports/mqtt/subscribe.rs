@@ -1,4 +1,4 @@
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use millrace_delivery::ConnId;
 use millrace_mqtt::{Filter, Options, Reason, encode};
@@ -10,6 +10,9 @@ use millrace_protocol::{
 use super::Host;
 use crate::connection::mqtt::Link;
 
+/// Time that a subscription waits for the retained publications of the engine.
+const LOAD: Duration = Duration::from_secs(5);
+
 impl Host {
     /// Handles SUBSCRIBE. Publications may precede the answer, which MQTT allows.
     pub(super) async fn subscribe(
@@ -20,6 +23,9 @@ impl Host {
         identifier: u32,
         filters: Vec<(String, Options)>,
     ) {
+        // After a start, the retained publications may not have arrived from the engine yet.
+        let mut loaded = self.node.has_retained.subscribe();
+        let _ = tokio::time::timeout(LOAD, loaded.wait_for(|loaded| *loaded)).await;
         let mut outcomes = Vec::with_capacity(filters.len());
         let mut scans = Vec::new();
         for (filter, options) in filters {

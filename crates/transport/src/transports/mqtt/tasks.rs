@@ -86,7 +86,7 @@ impl Host {
         match max_s {
             // A client without keep alive is never checked again.
             0 => {}
-            _ if now_s.saturating_sub(heard_s) > max_s || (now_s - heard_s == max_s && !is_connected) => {
+            _ if now_s.saturating_sub(heard_s) > max_s || (!is_connected && now_s.saturating_sub(heard_s) >= max_s) => {
                 if !is_connected {
                     self.event_loop.admission().limits.count(crate::admission::limits::Limit::HeaderTimeout);
                 }
@@ -153,6 +153,7 @@ impl Host {
                     }
                 }
             }
+            self.node.has_retained.send_replace(true);
             waiting.woken().await;
         }
     }

@@ -51,7 +51,7 @@ impl ReaderKind {
             Transport::WebSocket => &[ReaderKind::Bare],
             Transport::Session => &[ReaderKind::Session],
             Transport::DataChannel => &[ReaderKind::DataChannel],
-            // A client of MQTT names no positions. Real clients test it: `crates/cli/tests/it`.
+            // It has no positions. `crates/cli/tests/it/mqtt.rs` tests it.
             Transport::Mqtt => &[],
         }
     }

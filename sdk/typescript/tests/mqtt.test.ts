@@ -1,0 +1,92 @@
+// MQTT.js, a client of others, over TCP and WebSocket, beside this client.
+import { createServer, type AddressInfo } from 'node:net';
+import { connect as open, connectAsync, type IPublishPacket, type MqttClient } from 'mqtt';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { millrace } from '../src/index.js';
+import { startMillrace, type RunningServer } from './millrace.js';
+
+let server: RunningServer;
+let port: number;
+let clients: { close(): unknown }[] = [];
+
+beforeAll(async () => {
+  port = await freePort();
+  server = await startMillrace([`mqtt.listen=127.0.0.1:${port}`]);
+});
+afterAll(() => server.stop());
+afterEach(async () => {
+  await Promise.all(clients.map((client) => client.close()));
+  clients = [];
+});
+
+/** Returns a port that was free a moment ago. */
+function freePort(): Promise<number> {
+  return new Promise((resolve) => {
+    const server = createServer().listen(0, '127.0.0.1', () => {
+      const { port } = server.address() as AddressInfo;
+      server.close(() => resolve(port));
+    });
+  });
+}
+
+const urls = { tcp: () => `mqtt://127.0.0.1:${port}`, websocket: () => `${server.url.replace('http', 'ws')}/mqtt` };
+
+async function connect(url: string, options: object): Promise<MqttClient> {
+  const client = await connectAsync(url, { reconnectPeriod: 0, ...options }, false);
+  clients.push({ close: () => client.endAsync(true) });
+  return client;
+}
+
+/** The next `count` messages of a client, as `TOPIC PAYLOAD`. */
+function messages(client: MqttClient, count: number): Promise<string[]> {
+  const seen: string[] = [];
+  return new Promise((resolve) => {
+    client.on('message', (topic, payload) => {
+      seen.push(`${topic} ${payload}`);
+      if (seen.length === count) resolve(seen);
+    });
+  });
+}
+
+describe.each(Object.entries(urls))('over %s', (name, url) => {
+  test.each([4, 5] as const)('MQTT.js publishes and reads with version %i', async (protocolVersion) => {
+    const client = await connect(url(), { protocolVersion });
+    const topic = `mqtt/${name}/${protocolVersion}`;
+    await client.subscribeAsync(`${topic}/+`, { qos: 2 });
+    const received = messages(client, 3);
+    for (const qos of [0, 1, 2] as const) await client.publishAsync(`${topic}/${qos}`, `quality ${qos}`, { qos });
+    expect(await received).toEqual([0, 1, 2].map((qos) => `${topic}/${qos} quality ${qos}`));
+  });
+
+  test('a message goes from MQTT.js to this client and back', async () => {
+    const mr = millrace(server.url);
+    clients.push(mr);
+    const device = await connect(url(), { protocolVersion: 5 });
+    await device.subscribeAsync(`cars/${name}/commands`, { qos: 1 });
+    const commands = messages(device, 1);
+    const channel = mr.subscribe(`cars/${name}/telemetry`, { from: 'earliest' });
+    await device.publishAsync(`cars/${name}/telemetry`, '{"speed":87}', { qos: 1 });
+    for await (const { data } of channel) {
+      expect(data).toEqual({ speed: 87 });
+      break;
+    }
+    await mr.publish(`cars/${name}/commands`, 'lights on');
+    expect(await commands).toEqual([`cars/${name}/commands lights on`]);
+  });
+
+  test('MQTT.js keeps its properties and its session', async () => {
+    const options = { protocolVersion: 5, clean: false, clientId: `reader-${name}`, properties: { sessionExpiryInterval: 60 } };
+    const first = await connect(url(), options);
+    await first.subscribeAsync(`session/${name}`, { qos: 1 });
+    await first.endAsync();
+    const writer = await connect(url(), { protocolVersion: 5 });
+    const properties = { userProperties: { unit: 'km/h' }, contentType: 'text/plain' };
+    await writer.publishAsync(`session/${name}`, 'while away', { qos: 1, properties });
+    // The message may arrive together with the answer to CONNECT, so the listener comes first.
+    const second = open(url(), { ...options, reconnectPeriod: 0 } as object);
+    clients.push({ close: () => second.endAsync(true) });
+    const packet = await new Promise<IPublishPacket>((resolve) => second.on('message', (_topic, _payload, packet) => resolve(packet)));
+    expect(String(packet.payload)).toBe('while away');
+    expect(packet.properties).toMatchObject({ userProperties: { unit: 'km/h' }, contentType: 'text/plain' });
+  });
+});
