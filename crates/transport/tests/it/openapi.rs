@@ -323,7 +323,8 @@ fn now_s() -> u64 {
 async fn server_allows_the_documented_methods_only() {
     let (server, token) = start();
     let http = client(false);
-    for endpoint in endpoints().filter(|endpoint| endpoint.path != "/ca.crt") {
+    // These two exist only with settings that this server does not have.
+    for endpoint in endpoints().filter(|endpoint| !["/ca.crt", "/mqtt"].contains(&endpoint.path)) {
         let url = server.url(&example_path(endpoint.path));
         let request = http.request("BREW".parse().expect("a method"), &url).bearer_auth(&token);
         let answer = Answer::read(within(request.send()).await.expect("an answer")).await;
