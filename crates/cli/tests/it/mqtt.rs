@@ -164,6 +164,14 @@ fn topics_that_are_no_channels_are_refused() {
 }
 
 #[test]
+fn mqtt_subscriptions_are_limited() {
+    let (_server, address) = server(&["--set", "limits.subscriptions_max=3"]);
+    let (mut client, _) = Client::connect(&address, "", true, None);
+    let filters = ["#", "$share/a/x", "$share/b/x", "$share/c/x", "y", "#"];
+    assert_eq!(filters.map(|filter| client.subscribe(filter, 0)), [0, 0, 0, 0x97, 0x97, 0]);
+}
+
+#[test]
 fn token_decides_what_an_mqtt_client_may_do() {
     const SECRET: &str = "a-secret-of-at-least-thirty-two-bytes";
     let create = ["token", "create", "--sub", "car-7", "--publish", "cars/7/#", "--subscribe", "cars/7/cmd"];

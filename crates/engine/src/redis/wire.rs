@@ -58,7 +58,7 @@ pub fn entry(bytes: Bytes) -> Option<Publication> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_protocol::{Kind, TraceContext};
+    use millrace_protocol::{Attributes, Kind, TraceContext};
 
     use super::*;
 
@@ -70,6 +70,10 @@ mod tests {
         }
         entry.extend(tail(new));
         entry
+    }
+
+    fn attributes() -> Attributes<'static> {
+        Attributes { qos: 1, is_retained: true, publisher: 7, properties: b"\x01\x01" }
     }
 
     fn trace() -> TraceContext {
@@ -89,6 +93,8 @@ mod tests {
             NewPublication::deletion("gone".into()),
             new(Some("k"), Kind::Text, b"traced").traced(Some(trace())),
             NewPublication::deletion("gone".into()).traced(Some(trace())),
+            new(Some("k"), Kind::Utf8, b"mqtt").with_attributes(attributes()),
+            new(None, Kind::Utf8, b"mqtt").with_attributes(attributes()).traced(Some(trace())),
         ];
         let mut bytes = vec![VERSION, 3];
         bytes.extend_from_slice(b"a/b");
@@ -100,6 +106,7 @@ mod tests {
             assert_eq!((publication.key.as_ref(), publication.kind), (new.key.as_ref(), new.kind));
             assert_eq!((publication.expires_ms, publication.data()), (None, &new.data[..]));
             assert_eq!((publication.is_deletion, publication.trace()), (new.is_deletion, new.trace()));
+            assert_eq!(publication.attributes(), new.attributes());
         }
     }
 

@@ -157,9 +157,12 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
     if path == CONNECT.path {
         return connect(context, parts, body).await;
     }
-    if path == MQTT.path && context.mqtt().is_some() {
+    if path == MQTT.path {
         if parts.method != Method::GET {
             return Ok(plain(MQTT.refuse_method()));
+        }
+        if context.mqtt().is_none() {
+            return Err(Error::new(Code::NotFound, "MQTT is disabled on this server; `mqtt.listen` enables it"));
         }
         check_stays(context)?;
         return Ok((mqtt::accept_upgrade(parts)?, Some(Handover::Mqtt)));

@@ -41,6 +41,8 @@ pub(crate) struct Link {
     /// Second of the last packet of the client, and the maximum time between two; 0: no limit.
     pub heard_s: u32,
     pub silence_max_s: u32,
+    /// Second of the next check of the silence. Earlier entries for the connection are stale.
+    pub check_s: u32,
     /// The hub has records that the link did not take.
     pub is_behind: bool,
     /// Bytes before the packets: the answer to an upgrade, and pongs of a WebSocket.
@@ -77,6 +79,7 @@ impl Link {
             target,
             heard_s,
             silence_max_s: 0,
+            check_s: 0,
             is_behind,
             control,
             out,

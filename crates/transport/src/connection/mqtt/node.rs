@@ -64,6 +64,9 @@ pub(crate) struct Will {
     pub is_retained: bool,
 }
 
+/// Name of a group, and the filter that its members share.
+type GroupKey = (Box<str>, Box<str>);
+
 /// State that the shards of a node share: sessions, retained publications, and groups of shared subscriptions.
 pub struct Node {
     pub config: Config,
@@ -71,8 +74,7 @@ pub struct Node {
     pub(crate) retained: RwLock<Retained>,
     /// True once the retained publications of the engine were read.
     pub(crate) has_retained: watch::Sender<bool>,
-    /// Groups by name and filter.
-    groups: Mutex<HashMap<(Box<str>, Box<str>), Arc<Group>>>,
+    groups: Mutex<HashMap<GroupKey, Arc<Group>>>,
     /// Notified when a connection has ended.
     pub(crate) ended: Notify,
     /// Notified when a will was added.

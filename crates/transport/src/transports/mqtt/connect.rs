@@ -102,6 +102,10 @@ impl Host {
             return Ok(());
         }
         shard.sockets().set_caller(id, caller, Transport::Mqtt);
+        let silence_max_s = link.borrow().silence_max_s;
+        if silence_max_s > 0 {
+            self.check_silence_at(id, self.now_s() + silence_max_s + 1);
+        }
         if is_resumed {
             self.resubscribe(id, link).await;
         }

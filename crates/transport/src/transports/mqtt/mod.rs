@@ -54,7 +54,7 @@ const CONNECT_BYTES_MAX: usize = 32 * 1024;
 pub struct Host {
     pub event_loop: Rc<EventLoop>,
     pub node: Arc<Node>,
-    /// Connections by the second at which their silence is checked next. Each is listed once.
+    /// Connections by the second at which their silence is checked next. Only the newest entry of each counts.
     silence: RefCell<BTreeMap<u32, Vec<ConnId>>>,
     /// Connections with shared subscriptions.
     shared: RefCell<BTreeSet<ConnId>>,
@@ -104,6 +104,8 @@ impl Host {
     }
 
     fn check_silence_at(&self, id: ConnId, at_s: u32) {
+        let Some(link) = self.link(id) else { return };
+        link.borrow_mut().check_s = at_s;
         self.silence.borrow_mut().entry(at_s).or_default().push(id);
     }
 

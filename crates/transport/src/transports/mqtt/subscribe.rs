@@ -70,6 +70,12 @@ impl Host {
         let is_new = {
             let mut link = link.borrow_mut();
             let session = link.session.as_mut().ok_or(Reason::UNSPECIFIED)?;
+            // The hub counts its readers only, and several subscriptions may share one.
+            let max = self.event_loop.admission().config().subscriptions_max;
+            let is_known = session.subscriptions().iter().any(|own| own.filter == *filter);
+            if !is_known && session.subscriptions().len() >= max {
+                return Err(Reason::QUOTA_EXCEEDED);
+            }
             session.subscribe(filter, options, identifier).1
         };
         if is_new {

@@ -37,10 +37,11 @@ impl Host {
             let now_s = self.now_s();
             let mut due = Vec::new();
             while let Some(first) = self.silence.borrow_mut().first_entry().filter(|first| *first.key() <= now_s) {
-                due.extend(first.remove());
+                let at_s = *first.key();
+                due.extend(first.remove().into_iter().map(|id| (id, at_s)));
             }
-            for id in due {
-                self.check_silence(id, now_s);
+            for (id, at_s) in due {
+                self.check_silence(id, at_s, now_s);
             }
             self.send_adopted().await;
         }
@@ -77,8 +78,9 @@ impl Host {
         }
     }
 
-    fn check_silence(&self, id: ConnId, now_s: u32) {
-        let Some(link) = self.link(id) else { return };
+    /// Handles the entry of a connection that was due at `at_s`.
+    fn check_silence(&self, id: ConnId, at_s: u32, now_s: u32) {
+        let Some(link) = self.link(id).filter(|link| link.borrow().check_s == at_s) else { return };
         let (heard_s, max_s, is_connected) = {
             let link = link.borrow();
             (link.heard_s, link.silence_max_s, link.session.is_some())
