@@ -9,6 +9,7 @@ mod admin;
 mod argument;
 mod cert;
 mod config;
+mod file;
 mod gateway;
 mod history;
 mod lab;
@@ -82,6 +83,9 @@ enum Command {
     Sub(subscribe::Args),
     /// Print a range of a channel's history and exit
     History(history::Args),
+    /// Send and receive files over a channel
+    #[command(subcommand, after_help = file::EXAMPLES)]
+    File(file::Command),
     /// Forward messages between the WebRTC data channels of peers
     Gateway(gateway::Args),
     /// Create a certificate for development
@@ -130,6 +134,7 @@ fn main() -> ExitCode {
                     Command::Pub(args) => publish::run(args).await,
                     Command::Sub(args) => subscribe::run(args).await,
                     Command::History(args) => history::run(args).await,
+                    Command::File(command) => file::run(command).await,
                     Command::Gateway(args) => gateway::run(args).await,
                     Command::Cert(command) => cert::run(command),
                     Command::Token(command) => token::run(command).await,

@@ -9,6 +9,7 @@
 pub mod backoff;
 pub mod clock;
 pub mod data_channel;
+pub mod file;
 pub mod heartbeat;
 pub mod http;
 pub mod operator;

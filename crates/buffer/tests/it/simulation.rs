@@ -444,3 +444,24 @@ fn rate_limits_a_backlog() {
     }
     assert!((30..=36).contains(&sent), "{sent}");
 }
+
+#[test]
+fn batch_that_is_too_large_is_halved_until_one_message_is_refused() {
+    let mut buffer = open(Config::default(), MemoryDisk::default());
+    let all: Vec<_> = (0..8).map(|n| message("a", &n.to_string())).collect();
+    buffer.put(START_MS, &all).unwrap();
+    let mut sizes = Vec::new();
+    // The server takes no batch with the message 0, as a proxy with a limit of bytes does.
+    while let Some(batch) = poll_batch(&mut buffer, START_MS) {
+        sizes.push(batch.seqs.len());
+        let outcome = match batch.seqs.contains(&0) {
+            true => Outcome::TooLarge,
+            false => Outcome::Answered(vec![LineResult::Accepted; batch.seqs.len()]),
+        };
+        buffer.handle_outcome(START_MS, &batch, outcome, 0.0);
+    }
+    assert_eq!(sizes[..4], [8, 4, 2, 1]);
+    let counters = buffer.stats(START_MS).counters;
+    assert_eq!((counters.refused, counters.sent, buffer.stats(START_MS).waiting), (1, 7, 0));
+    assert!(buffer.into_disk().set_aside[0].contains("\"data\":0"));
+}

@@ -7,6 +7,7 @@ mod cli;
 mod cycles;
 mod docs;
 mod earl;
+mod files;
 mod flood;
 mod gateway;
 mod hygiene;
