@@ -47,6 +47,7 @@ test('a drive has a score, events and a suggestion', async ({ page }) => {
   await expect(panel.getByRole('status')).toContainText(/Harsh braking|Trouble code|Engine lamp/);
   // One severe maneuver on less than 10 km: 4 points count as 40.
   await expect(panel.getByLabel('Score 60 of 100').first()).toBeVisible({ timeout: 20_000 });
+  await panel.getByText('Drives').click();
   await expect(panel).toContainText('1 × Harsh braking');
   await expect(panel).toContainText(/1\.\d km/);
 });
@@ -102,7 +103,7 @@ test('units and language are kept', async ({ page }) => {
   await page.getByLabel('Units').selectOption({ label: 'Miles' });
   await expect(page.getByRole('meter', { name: 'Speed' })).toHaveAttribute('aria-valuetext', /mph/);
   await page.getByLabel('Language').selectOption({ label: 'Deutsch' });
-  await expect(page.getByRole('heading', { name: 'Fahrweise' })).toBeVisible();
+  await expect(page.getByRole('region', { name: 'Fahrweise' })).toBeVisible();
   await page.reload();
   await expect(page.getByRole('heading', { name: 'Auto 4' })).toBeVisible();
   await expect(page.locator('html')).toHaveAttribute('lang', 'de');
