@@ -67,11 +67,11 @@ test('the list is filtered by group and sorted by score', async ({ page }) => {
   await send([...drive(2), ...drive(7, { seconds: 30 })]);
   await open(page, '/carcare');
   const cars = page.getByRole('button', { name: /^live Car|Car \d/ });
-  await page.getByLabel('Show').selectOption({ label: 'Group north' });
+  await page.getByRole('combobox', { name: /^Show/ }).selectOption({ label: 'Group north' });
   await expect(cars.filter({ hasText: 'Car 7' })).toHaveCount(0);
   await expect(cars.filter({ hasText: 'Car 2' })).toHaveCount(1);
-  await page.getByLabel('Show').selectOption({ label: 'All cars' });
-  await page.getByLabel('Sort by').selectOption({ label: 'Score, lowest first' });
+  await page.getByRole('combobox', { name: /^Show/ }).selectOption({ label: 'All cars' });
+  await page.getByRole('combobox', { name: /^Sort by/ }).selectOption({ label: 'Score, lowest first' });
   await expect(cars.filter({ hasText: 'Car 7' })).toHaveCount(1);
 });
 
@@ -87,8 +87,10 @@ test('a geofence is added, reports an entry, and is deleted', async ({ page }) =
   // The service reads the geofences each second.
   const state = async () => (await fetch(`${server.url}/v1/channels/carcare/geofences?state`)).text();
   await expect.poll(state).toContain('Depot');
+  // Each attempt is another car: a second drive of one car at the same time would be late.
+  let car = 30;
   const alerts = async () => {
-    await send(drive(3, { seconds: 100 }));
+    await send(drive(car++, { seconds: 100 }));
     return (await fetch(`${server.url}/v1/channels/carcare/alerts?state`)).text();
   };
   await expect.poll(alerts, { timeout: 20_000 }).toMatch(/geofence-(enter|exit)/);

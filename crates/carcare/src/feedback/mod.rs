@@ -8,6 +8,7 @@
 //!
 //! Read first: [`Feedback`], [`Config`]. Source: docs/how-to/driving-feedback.md.
 
+mod channels;
 mod config;
 mod rules;
 mod service;
@@ -24,19 +25,9 @@ use millrace_engine::Engine;
 use millrace_node::Router;
 use tokio::sync::watch;
 
+pub use channels::{ALERTS, DRIVES, GEOFENCES, NAMESPACE, STATES};
 pub use config::Config;
 use rules::Rules;
-
-/// Namespace of the channels that this module publishes into, except for the events. They are keyed states.
-pub const NAMESPACE: &str = "carcare";
-/// State with the newest drive of each car.
-pub const DRIVES: &str = "carcare/drives";
-/// State with the newest alert of each car and kind.
-pub const ALERTS: &str = "carcare/alerts";
-/// State with the geofences, which clients write.
-pub const GEOFENCES: &str = "carcare/geofences";
-/// State with the states of the detectors.
-pub const STATES: &str = ":millrace/driving";
 
 /// The running service of one node.
 pub struct Feedback {

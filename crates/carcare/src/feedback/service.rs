@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::{
-    ALERTS, DRIVES, GEOFENCES,
+    channels::{ALERTS, DRIVES, GEOFENCES},
     rules::Rules,
     store::{Store, channel},
     tracked::{Place, Tracked, is_alert},

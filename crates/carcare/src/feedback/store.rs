@@ -9,7 +9,7 @@ use millrace_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::STATES;
+use super::channels::STATES;
 
 const PAGE: PageLimit = PageLimit { count: 1000, bytes: 1 << 20 };
 
