@@ -1,9 +1,13 @@
 //! Routes of the CarCare service of 2014, for the channels `cars/{id}/telemetry`. Every record is also published to
 //! the channel `fleet` with the car's id as its key. `fleet` is a keyed state: it has the newest record of each car.
 //!
-//! Read first: [`CarCare`].
+//! The module [`feedback`] turns the records into driving feedback.
+//!
+//! Read first: [`CarCare`], [`feedback::Feedback`].
 //!
 //! Source: docs/reference/protocol.md, "CarCare aliases".
+
+pub mod feedback;
 
 use std::{rc::Rc, time::Duration};
 

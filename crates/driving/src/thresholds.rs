@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// Class of a vehicle. It selects the default thresholds.
@@ -138,6 +140,22 @@ impl Thresholds {
                 ..car
             },
         }
+    }
+
+    /// Returns the thresholds of a class with own values.
+    ///
+    /// Errors: the name of a threshold that does not exist or whose value makes no sense, and what is wrong.
+    pub fn overridden(class: VehicleClass, own: &BTreeMap<String, f64>) -> Result<Self, (String, &'static str)> {
+        let mut all = serde_json::to_value(Self::of(class)).unwrap_or_default();
+        for (name, value) in own {
+            match all.get_mut(name) {
+                Some(threshold) => *threshold = (*value).into(),
+                None => return Err((name.clone(), "is no threshold; see docs/how-to/driving-feedback.md")),
+            }
+        }
+        let first = own.keys().next().cloned().unwrap_or_default();
+        let all: Self = serde_json::from_value(all).map_err(|_| (first, "must be a number"))?;
+        all.fault().map_or(Ok(all.clone()), |(name, what)| Err((name.to_owned(), what)))
     }
 
     /// Returns the name of the first value that makes no sense, and why.

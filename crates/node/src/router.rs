@@ -45,9 +45,12 @@ type Readers = Box<[u32]>;
 
 /// Routing table: sends each publication to the mailboxes of the shards that have a reader for it, and to no others.
 pub struct Router {
-    /// One per shard, and that of the tap if there is one.
+    /// One per shard, and those of the tap and of the service if they exist.
     mailboxes: Vec<Arc<Mailbox>>,
     shards: usize,
+    /// Places of the mailboxes of the tap and of the service.
+    tap: Option<usize>,
+    service: Option<usize>,
     congested: Arc<AtomicUsize>,
     routes: Vec<Mutex<HashMap<ChannelName, Arc<Route>>>>,
     patterns: RwLock<PatternMap<Readers>>,
@@ -71,6 +74,8 @@ impl Router {
         Self {
             mailboxes: (0..shards).map(|_| Arc::new(Mailbox::new(congested.clone()))).collect(),
             shards,
+            tap: None,
+            service: None,
             congested,
             routes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             patterns: RwLock::default(),
@@ -116,14 +121,35 @@ impl Router {
     /// Adds a tap: a mailbox that receives the publications of all channels, for the readers of another process. It
     /// never slows publishers down. Call it before the first channel is opened.
     pub fn with_tap(mut self) -> Self {
+        self.tap = Some(self.mailboxes.len());
         self.mailboxes.push(Arc::default());
         self.set_tap(true);
         self
     }
 
+    /// Adds the mailbox of a service: a reader in this process that is no connection. It never slows publishers down.
+    /// Call it before the first channel is opened.
+    pub fn with_service(mut self) -> Self {
+        self.service = Some(self.mailboxes.len());
+        self.mailboxes.push(Arc::default());
+        self
+    }
+
+    /// Returns the mailbox of the service.
+    pub fn service(&self) -> Option<&Arc<Mailbox>> {
+        self.mailboxes.get(self.service?)
+    }
+
+    /// Begins or ends the deliveries of a pattern to the service. Calls `watch` as in [`Router::set_readers`].
+    pub fn set_service_reader(&self, pattern: &Pattern, is_read: bool, watch: impl FnOnce(bool)) {
+        if let Some(service) = self.service {
+            self.set_pattern_readers(service, pattern, u32::from(is_read), watch);
+        }
+    }
+
     /// Returns the mailbox of the tap.
     pub fn tap(&self) -> Option<&Mailbox> {
-        self.mailboxes.get(self.shards).map(|mailbox| &**mailbox)
+        self.mailboxes.get(self.tap?).map(|mailbox| &**mailbox)
     }
 
     /// Ends the deliveries to the tap.
@@ -132,9 +158,9 @@ impl Router {
     }
 
     fn set_tap(&self, is_open: bool) {
-        if self.tap().is_some() {
+        if let Some(tap) = self.tap {
             let all = Pattern::parse("#").expect("`#` is a pattern");
-            self.set_pattern_readers(self.shards, &all, u32::from(is_open), |_| {});
+            self.set_pattern_readers(tap, &all, u32::from(is_open), |_| {});
         }
     }
 

@@ -133,6 +133,9 @@ fn schema() -> Table {
     };
     config.namespaces.insert(ANY.into(), namespace);
     config.auth.api_keys.insert(ANY.into(), crate::auth::ApiKey::default());
+    config.carcare.groups.insert(ANY.into(), Vec::new());
+    config.carcare.classes.insert(ANY.into(), Vec::new());
+    config.carcare.thresholds.insert(ANY.into(), [(ANY.into(), 0.0)].into());
     Table::try_from(config).expect("a configuration is made of tables")
 }
 

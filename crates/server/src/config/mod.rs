@@ -45,6 +45,7 @@ pub struct Config {
     pub lab: crate::lab::Config,
     pub engine: Engine,
     pub history: millrace_engine::HistoryConfig,
+    pub carcare: millrace_carcare::feedback::Config,
     pub hooks: crate::hooks::Config,
     pub webhooks: crate::webhooks::Config,
     pub push: crate::push::Config,
@@ -352,6 +353,9 @@ impl Config {
         if self.server.shards > 1024 {
             return bad("server.shards", "must be at most 1024");
         }
+        if let Some((key, what)) = self.carcare.fault() {
+            return bad(&format!("carcare.{key}"), &what);
+        }
         if let Err((key, what)) = self.tls.check() {
             return bad(key, what);
         }
@@ -427,9 +431,11 @@ impl Config {
         self.webhooks.event_sets(&self.webhook_namespaces())
     }
 
-    /// Returns true if the server itself needs keyed states: for lists, for webhooks, or for retained publications.
+    /// Returns true if the server itself needs keyed states: for lists, for webhooks, for retained publications, or for
+    /// driving feedback.
     fn uses_states(&self) -> bool {
-        self.keeps_lists() || !self.webhooks.url.is_empty() || !self.mqtt.listen.is_empty()
+        let has_feedback = self.carcare.feedback;
+        self.keeps_lists() || !self.webhooks.url.is_empty() || !self.mqtt.listen.is_empty() || has_feedback
     }
 
     /// Returns true if the nodes keep any list: rosters, and the channels and connections that webhooks report.

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use millrace_carcare::FLEET;
+use millrace_carcare::{FLEET, feedback::NAMESPACE as CARCARE};
 use millrace_engine::HistoryConfig;
 use millrace_protocol::Permission;
 use millrace_push::NAMESPACE as PUSH;
@@ -12,7 +12,7 @@ pub(super) const CHAT: &str = "chat";
 pub(super) const CHAT_LISTS: &str = "chat-lists";
 
 /// Namespaces that pages and routes of the server use. They have defaults of their own.
-pub(super) const OF_PAGES: [&str; 5] = [FLEET, CHAT, CHAT_LISTS, REQUESTS, PUSH];
+pub(super) const OF_PAGES: [&str; 6] = [FLEET, CARCARE, CHAT, CHAT_LISTS, REQUESTS, PUSH];
 
 /// Time for which messages of `/chat` stay in history.
 const CHAT_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -58,7 +58,7 @@ impl Namespace {
     /// Fills in the defaults of a namespace that a page of the server uses, where the operator has set nothing.
     pub(super) fn with_page_defaults(mut self, name: &str, all: HistoryConfig) -> Self {
         match name {
-            FLEET => self.state = self.state.or(Some(true)),
+            FLEET | CARCARE => self.state = self.state.or(Some(true)),
             CHAT => {
                 self.age_max = self.age_max.or(Some(all.age_max.max(CHAT_AGE)));
                 self.own_keys = self.own_keys.or(Some(true));

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use millrace_carcare::feedback::Feedback;
 use millrace_engine::{Engine, WithLocal};
 use millrace_hooks::Hooks;
 use millrace_node::Router;
@@ -52,6 +53,8 @@ pub struct Services {
     pub access: Arc<Access>,
     pub hooks: Option<Arc<Hooks>>,
     pub webhooks: Option<Arc<Webhooks>>,
+    /// The driving feedback of CarCare, if it is switched on.
+    pub feedback: Option<Arc<Feedback>>,
     /// The lab, if the configuration allows it.
     pub lab: Option<Arc<Lab>>,
     /// Name of this node, new at every start.
@@ -81,6 +84,7 @@ pub fn build(
     let hooks = config.hooks.start(&config.namespaces)?;
     let auth = Arc::new(Auth::new(&config.auth, &config.anonymous(), unix_s).context("`[auth]`")?);
     let router = Router::with_namespaces(shards, config.namespaces.keys().map(String::as_str));
+    let router = if config.carcare.feedback { router.with_service() } else { router };
     let router = Arc::new(if takeover.is_some() { router.with_tap() } else { router });
     let old_node = takeover.as_ref().map(|takeover| takeover.old_node().to_owned());
     let inherited = takeover.map(Takeover::receive_engine).transpose()?;
@@ -104,6 +108,8 @@ pub fn build(
     let presence = config.lists().map(start).transpose()?;
     presence.iter().for_each(|presence| presence.share_with(old_node.as_deref()));
     router.set_node(&node, presence.as_ref().map(|presence| presence.observer()));
+    let start_feedback = || Feedback::start(&config.carcare, engine.clone(), router.clone()).map(Arc::new);
+    let feedback = config.carcare.feedback.then(start_feedback).transpose()?;
     let metrics: Vec<ShardMetrics> = (0..shards).map(|_| ShardMetrics::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));
     let name = millrace_engine::shown_url(&config.engine.url);
@@ -148,6 +154,7 @@ pub fn build(
         access,
         hooks,
         webhooks,
+        feedback,
         lab,
         node,
         presence,

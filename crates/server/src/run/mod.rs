@@ -20,6 +20,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use millrace_carcare::feedback::Feedback;
 use millrace_engine::Engine;
 use millrace_hooks::Hooks;
 use millrace_presence::Presence;
@@ -78,6 +79,7 @@ pub struct Running {
     auth: Arc<Auth>,
     hooks: Option<Arc<Hooks>>,
     webhooks: Option<Arc<Webhooks>>,
+    feedback: Option<Arc<Feedback>>,
     lab: Option<Arc<Lab>>,
     presence: Option<Arc<Presence>>,
     /// Parts that the next process takes over; `None` once the server drains, so that the listening sockets are closed.
@@ -155,7 +157,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
     let version = env!("CARGO_PKG_VERSION");
     let started = format!("Started: version {version}, {shards} shards, engine {engine_name}");
     services.events.add(EventKind::Started, started);
-    let Services { ready, events, engine, metrics, auth, hooks, webhooks, lab, presence, .. } = services;
+    let Services { ready, events, engine, metrics, auth, hooks, webhooks, feedback, lab, presence, .. } = services;
     let handed = Some(Arc::new(handed));
     Ok(Running {
         address,
@@ -171,6 +173,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
         auth,
         hooks,
         webhooks,
+        feedback,
         lab,
         presence,
         handed,
@@ -285,10 +288,12 @@ impl Running {
 
     /// Drains after another process has taken over. Nothing is announced, because the clients reconnect to the same
     /// address.
-    async fn drain_to_next(self) {
+    async fn drain_to_next(mut self) {
         self.threads.controls.drain.send_replace(DrainState::Moving);
         self.lab.iter().for_each(|lab| lab.close());
         self.threads.controls.handed_over.send_replace(true);
+        // The new process follows the cars.
+        drop(self.feedback.take());
         self.move_readers().await;
     }
 
@@ -315,6 +320,9 @@ impl Running {
         }
         if let Some(webhooks) = &self.webhooks {
             webhooks.stop();
+        }
+        if let Some(feedback) = &self.feedback {
+            feedback.stop();
         }
         self.engine.close();
         tracing::info!("stopped");

@@ -3,7 +3,7 @@
  * a few times a second.
  */
 import { nextMotion, type Motion } from './motion';
-import type { Telemetry } from './telemetry';
+import { byId, type CarId, type Telemetry } from './telemetry';
 
 export type Status = 'live' | 'late' | 'off';
 
@@ -14,7 +14,7 @@ export interface CarEvent {
   readonly at: number;
 }
 export interface Car {
-  readonly id: number;
+  readonly id: CarId;
   last: Telemetry;
   /** Time of the last record, ms since 1970 by the clock of this page. */
   fixAt: number;
@@ -40,7 +40,7 @@ export function statusOf(ageMs: number, connected: boolean): Status {
 }
 
 export class Fleet {
-  readonly cars = new Map<number, Car>();
+  readonly cars = new Map<CarId, Car>();
   /**
    * Server clock to page clock, ms: the smallest difference seen on a live record, so that one fast record removes the
    * effect of delays.
@@ -67,7 +67,7 @@ export class Fleet {
   }
 
   /** Removes a car that has left the fleet: it has not reported for a day. */
-  remove(id: number): void {
+  remove(id: CarId): void {
     this.cars.delete(id);
   }
 
@@ -84,6 +84,6 @@ export class Fleet {
   }
 
   sorted(): Car[] {
-    return [...this.cars.values()].sort((a, b) => a.id - b.id);
+    return [...this.cars.values()].sort((a, b) => byId(a.id, b.id));
   }
 }

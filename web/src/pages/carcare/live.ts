@@ -5,9 +5,10 @@
 import { millrace, type Client, type Event, type MillraceError, type State, type Subscription } from '@millrace/client';
 import { state } from '@millrace/client/state';
 import type { PageTransport } from '../../lib/transports';
+import { Driving } from './driving';
 import { Fleet, type Arrival } from './fleet';
 import { History } from './history';
-import { isTelemetry, type Telemetry } from './telemetry';
+import { carIdOf, isTelemetry, type CarId, type Telemetry } from './telemetry';
 
 type Channels = { fleet: Telemetry; 'cars/{id}/telemetry': Telemetry };
 
@@ -38,10 +39,11 @@ export class Live {
   readonly client: Client<Channels>;
   readonly fleet = new Fleet();
   readonly history = new History();
+  readonly driving: Driving;
   /** Every numbered record of the selected car, in order of arrival. */
   readonly received: Received[] = [];
   readonly costs = new Map<PageTransport, TransportCost>();
-  selected: number | undefined;
+  selected: CarId | undefined;
   /** Why the subscription to the fleet has ended. */
   ended: MillraceError | undefined;
 
@@ -52,18 +54,20 @@ export class Live {
   constructor(origin: string, via: PageTransport | undefined, token: string | undefined) {
     this.client = millrace<Channels>(origin, { ...(via && { transports: [via] }), ...(token && { token }) });
     state<unknown>(this.client, 'fleet', { policy: 'latest' }).on(
-      ({ key, entry }) => (entry ? this.#accept(entry.value, entry) : this.fleet.remove(Number(key))),
+      ({ key, entry }) => (entry ? this.#accept(entry.value, entry) : this.fleet.remove(carIdOf(key) ?? key)),
       (cause) => (this.ended = cause),
     );
+    this.driving = new Driving(this.client as unknown as Client);
   }
 
   get transport(): PageTransport | undefined {
     return this.client.stats().transport ?? this.#transport;
   }
 
-  select(id: number | undefined): void {
+  select(id: CarId | undefined): void {
     if (id === this.selected) return;
     this.selected = id;
+    this.driving.select(id);
     this.history.clear();
     this.received.length = 0;
     void this.#car?.close();

@@ -4,13 +4,15 @@
  */
 import type { Palette } from './palette';
 import type { Project } from './view';
+import type { Geofence } from '../driving';
 import { statusOf, type Car, type Status } from '../fleet';
 import type { History } from '../history';
+import type { CarId } from '../telemetry';
 import { placeAt } from '../motion';
 
 export interface Scene {
-  readonly cars: ReadonlyMap<number, Car>;
-  readonly selected: number | undefined;
+  readonly cars: ReadonlyMap<CarId, Car>;
+  readonly selected: CarId | undefined;
   readonly connected: boolean;
   readonly history: History;
   /** Milliseconds since 1970. */
@@ -19,6 +21,7 @@ export interface Scene {
   readonly now: number;
   /** True for reduced motion: cars stay at their last known position. */
   readonly still: boolean;
+  readonly geofences: Iterable<Geofence>;
   /** Draws below the cars, in place of the trail. */
   readonly under?: (c: CanvasRenderingContext2D, view: View, palette: Palette) => void;
 }

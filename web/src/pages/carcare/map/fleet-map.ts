@@ -8,8 +8,10 @@ import worldUrl from 'world-atlas/countries-110m.json?url';
 import type { FeatureCollection } from 'geojson';
 import type { Topology } from 'topojson-specification';
 import type { Car } from '../fleet';
+import type { CarId } from '../telemetry';
 import { placeAt } from '../motion';
 import { drawCars, type Scene, type View } from './cars';
+import { drawGeofences } from './geofences';
 import { drawLabels, labelsOf } from './labels';
 import { palette, scheme } from './palette';
 import { mapStyle, paints, WORLD_ZOOM } from './style';
@@ -20,7 +22,7 @@ setWorkerUrl(workerUrl);
 
 export interface MapEvents {
   /** Reports a tap on a car. */
-  select(id: number): void;
+  select(id: CarId): void;
   /** Reports that the reader has moved the map. */
   moved(): void;
 }
@@ -95,6 +97,7 @@ export class FleetMap {
       this.#names.clear();
       drawLabels(this.#names.context, this.#labels, view, palette());
     }
+    drawGeofences(this.#cars.context, view, palette(), scene.geofences);
     drawCars(this.#cars.context, view, palette(), scene);
   }
 
@@ -137,6 +140,14 @@ export class FleetMap {
     });
   }
 
+  /** Returns the place in the middle of the area that nothing covers. */
+  middle(): { lat: number; lon: number } {
+    const { width, height } = this.#map.getContainer().getBoundingClientRect();
+    const { top, bottom, left, right } = this.#padding as Required<PaddingOptions>;
+    const { lat, lng } = this.#map.unproject([(width + left - right) / 2, (height + top - bottom) / 2]);
+    return { lat: Math.round(lat * 1e6) / 1e6, lon: Math.round(lng * 1e6) / 1e6 };
+  }
+
   zoom(by: 1 | -1): void {
     this.#map.easeTo({ zoom: this.#map.getZoom() + by, duration: 250 });
   }
@@ -151,11 +162,11 @@ export class FleetMap {
     return { top: top + extra, bottom: bottom + extra, left: left + extra, right: right + extra };
   }
 
-  #carAt(x: number, y: number): number | undefined {
+  #carAt(x: number, y: number): CarId | undefined {
     const scene = this.#scene;
     if (!scene) return undefined;
     const project = projection(this.#map);
-    let best: number | undefined;
+    let best: CarId | undefined;
     let distance = TAP_RADIUS;
     for (const car of scene.cars.values()) {
       const place = placeAt(car.motion, scene.now);

@@ -1,5 +1,6 @@
 /** Exports a drive as a file: GPX 1.1 for maps and watches, CSV for spreadsheets. */
 import { field, type File } from '../../../lib/file';
+import type { CarId } from '../telemetry';
 import type { Drive, Fix } from './drive';
 
 /** Formats the car's time as UTC, as both formats require. */
@@ -11,8 +12,8 @@ const xml = (text: string) =>
   // eslint-disable-next-line no-control-regex
   text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, '\ufffd').replace(/[<>&"]/g, (c) => `&#${c.charCodeAt(0)};`);
 
-export function fileName(car: number, drive: Drive, kind: 'gpx' | 'csv'): string {
-  return `car-${car}-${utc(drive.start).slice(0, 16).replace(':', '')}Z.${kind}`;
+export function fileName(car: CarId, drive: Drive, kind: 'gpx' | 'csv'): string {
+  return `car-${String(car).replace(/[^\w.-]/g, '_')}-${utc(drive.start).slice(0, 16).replace(':', '')}Z.${kind}`;
 }
 
 /**
@@ -22,7 +23,7 @@ export function fileName(car: number, drive: Drive, kind: 'gpx' | 'csv'): string
  *
  * Source: https://www.topografix.com/GPX/1/1/gpx.xsd, https://www8.garmin.com/xmlschemas/TrackPointExtensionv2.xsd
  */
-export function gpx(car: number, drive: Drive): File {
+export function gpx(car: CarId, drive: Drive): File {
   const segments: string[] = [];
   let points: string[] = [];
   const close = () => points.length && segments.push(`<trkseg>\n${points.join('\n')}\n</trkseg>`);
@@ -69,7 +70,7 @@ const COLUMNS: readonly (readonly [head: string, value: (fix: Fix) => string | n
 ];
 
 /** Returns all fields of each record as they were sent, one record per line. Source: RFC 4180. */
-export function csv(car: number, drive: Drive): File {
+export function csv(car: CarId, drive: Drive): File {
   const line = (fields: readonly (string | number | undefined)[]) => fields.map(field).join(',') + '\r\n';
   const lines = drive.fixes.map((fix) => line(COLUMNS.map(([, value]) => value(fix))));
   return { name: fileName(car, drive, 'csv'), type: 'text/csv', text: line(COLUMNS.map(([head]) => head)) + lines.join('') };

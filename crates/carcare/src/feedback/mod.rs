@@ -1,0 +1,66 @@
+//! Driving feedback: reads the records of all cars, and publishes events, drives and alerts.
+//!
+//! One node decides for all cars: the live node with the lowest name. It keeps the state of each car, with the position
+//! of the last record that it contains, in the state [`STATES`]. The next node continues there, so that a restart or a
+//! change of the node neither loses nor doubles an event.
+//!
+//! `millrace_driving` decides. This module reads and writes channels, and has a thread of its own.
+//!
+//! Read first: [`Feedback`], [`Config`]. Source: docs/how-to/driving-feedback.md.
+
+mod channels;
+mod config;
+mod rules;
+mod service;
+mod store;
+mod tracked;
+
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    thread::JoinHandle,
+};
+
+use millrace_engine::Engine;
+use millrace_node::Router;
+use tokio::sync::watch;
+
+pub use channels::{ALERTS, DRIVES, GEOFENCES, NAMESPACE, STATES};
+pub use config::Config;
+use rules::Rules;
+
+/// The running service of one node.
+pub struct Feedback {
+    stop: watch::Sender<bool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Feedback {
+    /// Starts the thread. `router` needs the mailbox of a service.
+    ///
+    /// Errors: the system refuses a thread.
+    pub fn start(config: &Config, engine: Arc<dyn Engine>, router: Arc<Router>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let rules = Rules::new(config);
+        let (stop, stopped) = watch::channel(false);
+        let thread = std::thread::Builder::new()
+            .name("driving".into())
+            .spawn(move || runtime.block_on(service::run(rules, engine, router, stopped)))?;
+        Ok(Self { stop, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Stores the states of all cars, within two seconds, and ends the thread.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Feedback {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,290 @@
+//! Follows all cars while this node is the one that decides.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use millrace_driving::{Car, Drive, Event, Observed};
+use millrace_engine::Engine;
+use millrace_node::{ChannelEvent, Delivery, Router};
+use millrace_protocol::{ChannelName, Error, Pattern, Position, Publication, Since, session::Target};
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{
+    channels::{ALERTS, DRIVES, GEOFENCES},
+    rules::Rules,
+    store::{Store, channel},
+    tracked::{Place, Tracked, is_alert},
+};
+
+/// Interval between two looks at the geofences, at silent cars, and at which node decides.
+const POLL: Duration = Duration::from_secs(1);
+/// Time after which a changed car is stored, and its drive in progress is published. After a restart, the records of
+/// this time are read again.
+const STORE_AFTER: Duration = Duration::from_secs(10);
+/// Maximum time that the end takes.
+const LEAVE: Duration = Duration::from_secs(2);
+/// Time for which drives and alerts are kept.
+const DRIVES_MS: u64 = 90 * DAY_MS;
+const ALERTS_MS: u64 = DAY_MS;
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// Follows the cars whenever this node decides, until `stopped`.
+pub async fn run(mut rules: Rules, engine: Arc<dyn Engine>, router: Arc<Router>, mut stopped: watch::Receiver<bool>) {
+    while !*stopped.borrow() {
+        if decides(&*engine).await {
+            let store = Store::new(engine.clone());
+            let mut turn = Turn::new(&mut rules, store, engine.clone(), router.clone());
+            tracing::info!("this node follows the cars of CarCare");
+            let ended = turn.run(&mut stopped).await;
+            turn.watch(false);
+            if let Err(error) = ended {
+                tracing::debug!(%error, "another node follows the cars, or the engine does not answer");
+            }
+        }
+        let _ = timeout(POLL, stopped.wait_for(|stopped| *stopped)).await;
+    }
+}
+
+/// Returns true if this node has the lowest name of all live nodes.
+async fn decides(engine: &dyn Engine) -> bool {
+    let Some(own) = engine.node() else { return true };
+    match engine.live_nodes().await {
+        Ok(Some(nodes)) => nodes.iter().min().is_some_and(|first| first == own),
+        Ok(None) => true,
+        Err(_) => false,
+    }
+}
+
+struct Turn<'a> {
+    rules: &'a mut Rules,
+    store: Store,
+    engine: Arc<dyn Engine>,
+    router: Arc<Router>,
+    pattern: Pattern,
+    cars: HashMap<String, Tracked>,
+    drives: ChannelName,
+    alerts: ChannelName,
+    geofences: ChannelName,
+    /// Where the next read of the geofences begins.
+    since: Since,
+    is_full: bool,
+}
+
+impl<'a> Turn<'a> {
+    fn new(rules: &'a mut Rules, store: Store, engine: Arc<dyn Engine>, router: Arc<Router>) -> Self {
+        let name = |name| ChannelName::parse(name).expect("a channel name");
+        rules.clear_geofences();
+        Self {
+            rules,
+            store,
+            engine,
+            router,
+            pattern: Pattern::parse("cars/+/telemetry").expect("a pattern"),
+            cars: HashMap::new(),
+            drives: name(DRIVES),
+            alerts: name(ALERTS),
+            geofences: name(GEOFENCES),
+            since: Since::State,
+            is_full: false,
+        }
+    }
+
+    /// Begins or ends the delivery of all records to this node.
+    fn watch(&self, is_read: bool) {
+        let target = Target::Pattern(self.pattern.clone());
+        self.router.set_service_reader(&self.pattern, is_read, |is_read| self.engine.watch(&target, is_read));
+    }
+
+    /// Follows all cars until the turn ends.
+    ///
+    /// Errors: those of the engine; `precondition_failed` if another node has stored a car.
+    async fn run(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<(), Error> {
+        let Some(mailbox) = self.router.service().cloned() else { return Ok(()) };
+        self.watch(true);
+        self.engine.joined(&self.pattern).await?;
+        self.read_geofences().await?;
+        for stored in self.store.cars().await? {
+            let mut tracked = Tracked::new(stored.car, stored.at, Some(stored.entry));
+            tracked.published = self.store.newest_event(&events_of(&stored.id)?).await?;
+            self.cars.insert(stored.id.clone(), tracked);
+            self.catch_up(&stored.id).await?;
+        }
+        let (mut looked, mut deliveries) = (Instant::now(), Vec::new());
+        loop {
+            tokio::select! {
+                () = mailbox.filled() => {}
+                () = sleep_until(looked + POLL) => {}
+                _ = stopped.wait_for(|stopped| *stopped) => {
+                    let _ = timeout(LEAVE, self.store_changed(Duration::ZERO)).await;
+                    return Ok(());
+                }
+            }
+            (deliveries, _) = mailbox.take(deliveries);
+            for delivery in deliveries.drain(..) {
+                self.deliver(&delivery).await?;
+            }
+            if looked.elapsed() >= POLL {
+                looked = Instant::now();
+                if !decides(&*self.engine).await {
+                    return Ok(());
+                }
+                self.read_geofences().await?;
+                self.end_silent().await?;
+                self.store_changed(STORE_AFTER).await?;
+            }
+        }
+    }
+
+    async fn read_geofences(&mut self) -> Result<(), Error> {
+        let (changes, since, _) = self.store.changes(&self.geofences, self.since).await?;
+        self.since = since;
+        for change in changes {
+            let Some(key) = change.key.as_deref() else { continue };
+            self.rules.set_geofence(key, (!change.is_deletion).then(|| change.data()));
+        }
+        Ok(())
+    }
+
+    async fn deliver(&mut self, delivery: &Delivery) -> Result<(), Error> {
+        let Some(id) = car_of(&delivery.route.name) else { return Ok(()) };
+        let (epoch, record) = match &delivery.event {
+            ChannelEvent::Published(epoch, record) => (*epoch, record),
+            ChannelEvent::Moved(_) => return if self.cars.contains_key(id) { self.catch_up(id).await } else { Ok(()) },
+        };
+        let position = Position { epoch, offset: record.offset };
+        if !self.cars.contains_key(id) {
+            if self.cars.len() >= self.rules.cars_max {
+                if !std::mem::replace(&mut self.is_full, true) {
+                    let max = self.rules.cars_max;
+                    tracing::warn!(max, "too many cars; further ones get no driving feedback: raise carcare.cars_max");
+                }
+                return Ok(());
+            }
+            let before = Position { epoch, offset: record.offset.saturating_sub(1) };
+            self.cars.insert(id.to_owned(), Tracked::new(Car::default(), before, None));
+        }
+        match self.cars.get(id).map(|tracked| tracked.place_of(position)) {
+            Some(Place::Next) => self.take(id, position, record).await,
+            Some(Place::Later) => self.catch_up(id).await,
+            Some(Place::Known) | None => Ok(()),
+        }
+    }
+
+    /// Reads the records that were not delivered.
+    async fn catch_up(&mut self, id: &str) -> Result<(), Error> {
+        let channel = channel(&format!("cars/{id}/telemetry"))?;
+        while let Some(at) = self.cars.get(id).map(|tracked| tracked.at) {
+            let (records, end, has_more) = self.store.records(&channel, at).await?;
+            for record in &records {
+                self.take(id, Position { epoch: end.epoch, offset: record.offset }, record).await?;
+            }
+            if let Some(tracked) = self.cars.get_mut(id) {
+                tracked.at = end;
+            }
+            if !has_more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a record and publishes its consequences.
+    async fn take(&mut self, id: &str, position: Position, record: &Publication) -> Result<(), Error> {
+        let Some(tracked) = self.cars.get_mut(id) else { return Ok(()) };
+        let Observed { events, ended } = tracked.take(id, position, record, self.rules, Instant::now());
+        if events.is_empty() && ended.is_none() {
+            return Ok(());
+        }
+        self.publish_events(id, position, &events).await?;
+        if let Some(drive) = &ended {
+            self.publish_ended(id, drive).await?;
+        }
+        // From here on, a restart does not read this record again.
+        self.store_car(id).await
+    }
+
+    async fn publish_events(&self, id: &str, position: Position, events: &[Event]) -> Result<(), Error> {
+        let to = events_of(id)?;
+        for (i, event) in events.iter().enumerate() {
+            let mut value = to_value(event);
+            value["record"] = json!(position.to_string());
+            value["carId"] = json!(id);
+            self.store.publish(&to, &value, format!("driving/{position}/{i}")).await?;
+            if is_alert(event) {
+                let what = event.code.as_deref().or(event.geofence.as_deref());
+                let kind = to_value(&event.kind);
+                let kind = kind.as_str().unwrap_or_default();
+                let key = what.map_or_else(|| format!("{id}/{kind}"), |what| format!("{id}/{kind}/{what}"));
+                value["groups"] = json!(self.rules.groups(id));
+                self.store.set(&self.alerts, &key, &value, ALERTS_MS).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn publish_ended(&self, id: &str, drive: &Drive) -> Result<(), Error> {
+        let value = self.drive_value(id, drive);
+        let of_car = channel(&format!("{DRIVES}/{id}"))?;
+        self.store.set(&of_car, &drive.start.to_string(), &value, DRIVES_MS).await?;
+        self.store.set(&self.drives, id, &value, DRIVES_MS).await
+    }
+
+    fn drive_value(&self, id: &str, drive: &Drive) -> Value {
+        let mut value = to_value(drive);
+        (value["carId"], value["groups"]) = (json!(id), json!(self.rules.groups(id)));
+        value
+    }
+
+    async fn end_silent(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        let ended: BTreeMap<String, Drive> =
+            self.cars.iter_mut().filter_map(|(id, car)| Some((id.clone(), car.end_if_silent(now)?))).collect();
+        for (id, drive) in &ended {
+            self.publish_ended(id, drive).await?;
+            self.store_car(id).await?;
+        }
+        Ok(())
+    }
+
+    /// Stores the cars that have had changes for `age`, and publishes their drives in progress.
+    async fn store_changed(&mut self, age: Duration) -> Result<(), Error> {
+        let is_due = |tracked: &Tracked| tracked.changed.is_some_and(|changed| changed.elapsed() >= age);
+        let due: Vec<String> = self.cars.iter().filter(|(_, car)| is_due(car)).map(|(id, _)| id.clone()).collect();
+        for id in due {
+            if let Some(drive) = self.cars.get(&id).and_then(|tracked| tracked.car.current_drive()) {
+                self.store.set(&self.drives, &id, &self.drive_value(&id, &drive), DRIVES_MS).await?;
+            }
+            self.store_car(&id).await?;
+        }
+        Ok(())
+    }
+
+    async fn store_car(&mut self, id: &str) -> Result<(), Error> {
+        let Some(tracked) = self.cars.get_mut(id) else { return Ok(()) };
+        tracked.changed = None;
+        let entry = self.store.write_car(id, tracked.at, &tracked.car, tracked.entry).await?;
+        tracked.entry = Some(entry);
+        Ok(())
+    }
+}
+
+/// Returns the id of the car of a channel `cars/{id}/telemetry`.
+fn car_of(channel: &ChannelName) -> Option<&str> {
+    let id = channel.as_str().strip_prefix("cars/")?.strip_suffix("/telemetry")?;
+    (!id.contains('/')).then_some(id)
+}
+
+fn events_of(id: &str) -> Result<ChannelName, Error> {
+    channel(&format!("cars/{id}/events"))
+}
+
+fn to_value(value: &impl serde::Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}

@@ -1,0 +1,147 @@
+use std::sync::Arc;
+
+use millrace_delivery::{PageLimit, Part};
+use millrace_driving::Car;
+use millrace_engine::Engine;
+use millrace_protocol::{
+    ChannelName, Error, Expected, Kind, NewPublication, Position, Publication, Since, session::Policy,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::channels::STATES;
+
+const PAGE: PageLimit = PageLimit { count: 1000, bytes: 1 << 20 };
+
+/// Entry of the state [`STATES`].
+#[derive(Serialize, Deserialize)]
+struct StateEntry {
+    /// Position of the last record that the car contains.
+    at: String,
+    car: Car,
+}
+
+/// A car as it was stored.
+pub struct Stored {
+    pub id: String,
+    pub at: Position,
+    pub car: Car,
+    /// Position of the entry, for the next write.
+    pub entry: Position,
+}
+
+/// Access to the channels of this module.
+pub struct Store {
+    engine: Arc<dyn Engine>,
+    states: ChannelName,
+}
+
+/// Returns the name of a channel.
+pub fn channel(name: &str) -> Result<ChannelName, Error> {
+    ChannelName::parse(name)
+}
+
+impl Store {
+    pub fn new(engine: Arc<dyn Engine>) -> Self {
+        Self { engine, states: ChannelName::parse(STATES).expect("a channel name") }
+    }
+
+    /// Returns all stored cars. Entries that this version does not understand are left out.
+    ///
+    /// Errors: those of the engine.
+    pub async fn cars(&self) -> Result<Vec<Stored>, Error> {
+        let (entries, _, epoch_end) = self.changes(&self.states, Since::State).await?;
+        let stored = |entry: Publication| {
+            let id = entry.key.as_deref()?.to_owned();
+            let StateEntry { at, car } = serde_json::from_slice(entry.data()).ok()?;
+            let entry = Position { epoch: epoch_end.epoch, offset: entry.offset };
+            Some(Stored { id, at: at.parse().ok()?, car, entry })
+        };
+        Ok(entries.into_iter().filter(|entry| !entry.is_deletion).filter_map(stored).collect())
+    }
+
+    /// Writes a car that was read or written at `entry` before. Returns the position of the new entry.
+    ///
+    /// Errors: [`millrace_protocol::Code::PreconditionFailed`] if another node has written it since; those of the
+    /// engine.
+    pub async fn write_car(
+        &self,
+        id: &str,
+        at: Position,
+        car: &Car,
+        entry: Option<Position>,
+    ) -> Result<Position, Error> {
+        let data = serde_json::to_vec(&json!({ "at": at.to_string(), "car": car })).unwrap_or_default();
+        let publication = NewPublication { key: Some(id.into()), ..NewPublication::new(Kind::Json, data) };
+        let expected = entry.map_or(Expected::Absent, Expected::At);
+        self.engine.append(&self.states, publication.only_if(expected)).await
+    }
+
+    /// Publishes a value. A repeated `idempotency_key` publishes nothing.
+    ///
+    /// Errors: those of the engine.
+    pub async fn publish(&self, to: &ChannelName, value: &Value, idempotency_key: String) -> Result<(), Error> {
+        let mut publication = NewPublication::new(Kind::Json, value.to_string());
+        publication.idempotency_key = Some(idempotency_key.into());
+        self.engine.append(to, publication).await.map(drop)
+    }
+
+    /// Sets an entry of a state.
+    ///
+    /// Errors: those of the engine.
+    pub async fn set(&self, state: &ChannelName, key: &str, value: &Value, ttl_ms: u64) -> Result<(), Error> {
+        let mut publication = NewPublication::new(Kind::Json, value.to_string());
+        (publication.key, publication.ttl_ms) = (Some(key.into()), Some(ttl_ms));
+        self.engine.append(state, publication).await.map(drop)
+    }
+
+    /// Returns the changes of a state after `since`, where the next read continues, and the end of the log. Start with
+    /// [`Since::State`].
+    ///
+    /// Errors: those of the engine.
+    pub async fn changes(
+        &self,
+        state: &ChannelName,
+        mut since: Since,
+    ) -> Result<(Vec<Publication>, Since, Position), Error> {
+        let mut found = Vec::new();
+        loop {
+            let page = self.engine.page(state, since, Policy::Every, PAGE).await?;
+            let is_last = !matches!(page.part, Part::State { .. }) && !page.has_more();
+            since = match page.next() {
+                Since::Position(at) => Since::StateOr(at),
+                place => place,
+            };
+            let end = page.end;
+            found.extend(page.publications);
+            if is_last {
+                return Ok((found, since, end));
+            }
+        }
+    }
+
+    /// Returns the records after a position, with the position of the last one, and whether more follow.
+    ///
+    /// Errors: those of the engine.
+    pub async fn records(
+        &self,
+        channel: &ChannelName,
+        after: Position,
+    ) -> Result<(Vec<Publication>, Position, bool), Error> {
+        let page = self.engine.page(channel, Since::Position(after), Policy::Every, PAGE).await?;
+        let has_more = page.has_more();
+        Ok((page.publications, page.end, has_more))
+    }
+
+    /// Returns the position of the record behind the newest event of a car.
+    ///
+    /// Errors: those of the engine.
+    pub async fn newest_event(&self, events: &ChannelName) -> Result<Option<Position>, Error> {
+        let newest = self.engine.newest(events).await?.publication;
+        let record = |event: Publication| {
+            let event: Value = serde_json::from_slice(event.data()).ok()?;
+            event.get("record")?.as_str()?.parse().ok()
+        };
+        Ok(newest.and_then(record))
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of the driving feedback with real engines.
+
+mod feedback;

@@ -1,0 +1,71 @@
+/** Language and units of this page, kept in the browser. */
+import { LANGUAGES, textOf, word, type Language, type Word } from './words';
+
+export type Units = 'metric' | 'imperial';
+
+const LANGUAGE_KEY = 'carcare.language';
+const UNITS_KEY = 'carcare.units';
+const METERS_PER_MILE = 1609.344;
+
+/** Returns a stored value. Storage can be forbidden; then the page starts with its defaults. */
+function stored(key: string): string | null {
+  try {
+    return localStorage.getItem(key);
+  } catch {
+    return null;
+  }
+}
+
+function store(key: string, value: string): void {
+  try {
+    localStorage.setItem(key, value);
+  } catch {
+    // The choice holds until the page is closed.
+  }
+}
+
+const isLanguage = (value: string | null): value is Language => value !== null && value in LANGUAGES;
+
+let language = $state<Language>(initialLanguage());
+let units = $state<Units>(stored(UNITS_KEY) === 'imperial' ? 'imperial' : 'metric');
+
+function initialLanguage(): Language {
+  const chosen = stored(LANGUAGE_KEY);
+  const lang = isLanguage(chosen) ? chosen : 'en';
+  document.documentElement.lang = lang;
+  return lang;
+}
+
+export const settings = {
+  get language(): Language {
+    return language;
+  },
+  set language(next: Language) {
+    language = next;
+    document.documentElement.lang = next;
+    store(LANGUAGE_KEY, next);
+  },
+  get units(): Units {
+    return units;
+  },
+  set units(next: Units) {
+    units = next;
+    store(UNITS_KEY, next);
+  },
+};
+
+/** Returns a word in the chosen language. */
+export const t = (key: Word, a?: string | number, b?: string | number): string => word(language, key, a, b);
+
+export const eventText = (type: string): readonly [name: string, advice: string] => textOf(language, type);
+
+/** Converts m/s to the chosen unit. */
+export const speed = (metersPerSecond: number | undefined): number | undefined =>
+  metersPerSecond === undefined ? undefined : metersPerSecond * 3.6 * (units === 'metric' ? 1 : 1000 / METERS_PER_MILE);
+
+export const speedUnit = (): string => (units === 'metric' ? 'km/h' : 'mph');
+
+/** Converts meters to kilometers or miles. */
+export const distance = (meters: number): number => meters / (units === 'metric' ? 1000 : METERS_PER_MILE);
+
+export const distanceUnit = (): string => (units === 'metric' ? 'km' : 'mi');
