@@ -16,7 +16,7 @@ trap end_steps EXIT
 idle=(chrt --idle 0)
 
 step "build the client and the pages" make --no-print-directory web
-beside "fuzzing, each target for 10 s" "${idle[@]}" fuzz/run.sh
+beside "fuzzing, each target for 4 s" "${idle[@]}" fuzz/run.sh all 4
 step "build the binary" make --no-print-directory build
 # A copy, because building the tests may replace the binary while other steps run it.
 cp "$MILLRACE_BIN" "$logs/millrace"
@@ -44,7 +44,7 @@ step "formatting and lints" make --no-print-directory check
 step "board of the LED module" hw/test.sh
 step "these scripts" test_scripts
 for name in "licences, advisories, bill of materials" "code blocks of the documents" "conformance, quick" "quick scenarios of the lab" "nodes of a cluster" \
-    "firmware of the LED module" "fuzzing, each target for 10 s" "instructions of the hot paths"; do
+    "firmware of the LED module" "fuzzing, each target for 4 s" "instructions of the hot paths"; do
     finish "$name"
 done
 summary
