@@ -14,7 +14,11 @@ const SETTINGS: Settings = Settings { packet_bytes_max: 4096, session_expiry_max
 
 fuzz_target!(|data: &[u8]| {
     let Some((&first, data)) = data.split_first() else { return };
-    let body: &[u8] = if first & 1 == 0 { b"\0\x04MQTT\x04\0\0\x3c\0\x01c" } else { b"\0\x04MQTT\x05\0\0\x3c\x05\x11\0\0\0\x09\0\x01c" };
+    let body: &[u8] = if first & 1 == 0 {
+        b"\0\x04MQTT\x04\0\0\x3c\0\x01c"
+    } else {
+        b"\0\x04MQTT\x05\0\0\x3c\x05\x11\0\0\0\x09\0\x01c"
+    };
     if first & 2 != 0 {
         let _ = Connect::decode(Frame { first: 0x10, body: data, bytes: data.len() + 2 });
         return;

@@ -118,8 +118,9 @@ impl Drop for Ends {
 ///
 /// Errors: a thread that the system refuses.
 pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Option<&Tls>) -> anyhow::Result<Threads> {
-    let Sockets { listeners, mut udp, mut nmea, rtc, turn, mqtt, mut agent, admin: admin_listener, handed_over, .. } =
-        sockets;
+    let Sockets {
+        listeners, mut udp, mut nmea, rtc, turn, mqtt, mut agent, admin: admin_listener, handed_over, ..
+    } = sockets;
     let controls = Controls {
         stop: watch::Sender::new(false),
         drain: watch::Sender::new(DrainState::Serving),
