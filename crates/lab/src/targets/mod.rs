@@ -11,6 +11,7 @@ mod install;
 mod mercure;
 mod millrace;
 mod mosquitto;
+mod mqtt;
 mod nats;
 mod nchan;
 mod options;
@@ -45,6 +46,7 @@ pub static TARGETS: &[&dyn Target] = &[
     &socketcluster::SocketCluster,
     &nats::Nats,
     &nchan::Nchan,
+    &millrace::MillraceMqtt,
     &mosquitto::Mosquitto,
     &pushpin::Pushpin,
     &centrifugo::Centrifugo,

@@ -146,6 +146,11 @@ fn millrace_tls_resumed_delivers_all() {
 }
 
 #[test]
+fn millrace_mqtt_delivers_all() {
+    delivers_all("millrace-mqtt");
+}
+
+#[test]
 fn ws_is_measured() {
     is_measured("ws");
 }

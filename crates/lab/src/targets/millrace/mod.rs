@@ -2,6 +2,7 @@
 
 mod data_channel;
 mod lines;
+mod mqtt;
 mod poll;
 mod session;
 
@@ -22,6 +23,8 @@ use crate::{
     },
     targets::{ClientOptions, OVER_TCP, Options, Server, Target, TlsTarget, Transport, install, process::Ready},
 };
+
+pub use mqtt::MillraceMqtt;
 
 pub struct Millrace;
 
@@ -56,11 +59,11 @@ impl Target for Millrace {
             Transport::WebSocket => Box::new(Bare::new(format!("{path}?subscribe=no"))),
             Transport::Session => Box::new(session::Session::over_websocket(ask)),
             Transport::DataChannel => Box::new(data_channel::DataChannel::new(ask)),
+            Transport::Mqtt => crate::targets::mqtt::client(ask),
             _ if ask.role.publishes() => Box::new(Poster::new(&path, "Content-Type: application/json\r\n")),
             Transport::Sse => Box::new(EventSource::new(&path)),
             Transport::Stream => Box::new(lines::Lines::new(&path)),
-            // No scenario offers MQTT for this server yet.
-            Transport::LongPolling | Transport::Mqtt => Box::new(poll::Poll::long(&path)),
+            Transport::LongPolling => Box::new(poll::Poll::long(&path)),
             Transport::Polling => Box::new(poll::Poll::every(&path, ask.poll_every)),
         }
     }
