@@ -1,5 +1,5 @@
 /** Language and units of this page, kept in the browser. */
-import { LANGUAGES, textOf, word, type Language, type Word } from './words';
+import { ENGLISH, LANGUAGES, load, textOf, word, type Dictionary, type Language, type Word } from './words';
 
 export type Units = 'metric' | 'imperial';
 
@@ -26,14 +26,28 @@ function store(key: string, value: string): void {
 
 const isLanguage = (value: string | null): value is Language => value !== null && value in LANGUAGES;
 
+let dictionary = $state.raw<Dictionary>(ENGLISH);
 let language = $state<Language>(initialLanguage());
 let units = $state<Units>(stored(UNITS_KEY) === 'imperial' ? 'imperial' : 'metric');
 
 function initialLanguage(): Language {
   const chosen = stored(LANGUAGE_KEY);
   const lang = isLanguage(chosen) ? chosen : 'en';
-  document.documentElement.lang = lang;
+  void speak(lang);
   return lang;
+}
+
+/** Shows the words of a language as soon as they are loaded. Without a network, the page keeps its language. */
+async function speak(next: Language): Promise<void> {
+  try {
+    const loaded = await load(next);
+    // A later choice may have been loaded first.
+    if (next !== language) return;
+    dictionary = loaded;
+    document.documentElement.lang = next;
+  } catch {
+    language = document.documentElement.lang as Language;
+  }
 }
 
 export const settings = {
@@ -42,8 +56,8 @@ export const settings = {
   },
   set language(next: Language) {
     language = next;
-    document.documentElement.lang = next;
     store(LANGUAGE_KEY, next);
+    void speak(next);
   },
   get units(): Units {
     return units;
@@ -55,9 +69,9 @@ export const settings = {
 };
 
 /** Returns a word in the chosen language. */
-export const t = (key: Word, a?: string | number, b?: string | number): string => word(language, key, a, b);
+export const t = (key: Word, a?: string | number, b?: string | number): string => word(dictionary, key, a, b);
 
-export const eventText = (type: string): readonly [name: string, advice: string] => textOf(language, type);
+export const eventText = (type: string): readonly [name: string, advice: string] => textOf(dictionary, type);
 
 /** Converts m/s to the chosen unit. */
 export const speed = (metersPerSecond: number | undefined): number | undefined =>

@@ -63,70 +63,8 @@ const en = {
 
 export type Word = keyof typeof en;
 
-const de: Record<Word, string> = {
-  car: 'Auto',
-  fleet: 'Flotte',
-  live: 'live',
-  late: 'verspätet',
-  off: 'aus',
-  of: '{a} von {b} live',
-  searchCars: 'Autos suchen',
-  searchHint: 'Nummer, Straße, Status oder Ereignis',
-  noCars: 'Noch keine Autos. Starten Sie eine simulierte Flotte in einem Terminal:',
-  noMatch: 'Kein Auto passt. Ändern Sie die Suche oder den Filter.',
-  more: '{a} weitere Autos. Die Suche findet sie.',
-  copy: 'Befehl kopieren',
-  copied: 'Kopiert',
-  tokenNeeded: 'Der Server verlangt ein Token. Geben Sie ein gültiges Token ein.',
-  show: 'Anzeigen',
-  all: 'Alle Autos',
-  withAlerts: 'Autos mit Meldungen',
-  sort: 'Sortieren nach',
-  byNumber: 'Nummer',
-  bySpeed: 'Tempo',
-  byScore: 'Note, schlechteste zuerst',
-  byAge: 'Letzte Meldung',
-  group: 'Gruppe {a}',
-  speed: 'Tempo',
-  engine: 'Motor',
-  coolant: 'Kühlmittel',
-  lastUpdate: 'Zuletzt',
-  ago: 'vor {a}',
-  gear: 'Gang',
-  heading: 'Richtung',
-  fuel: 'Tank',
-  oil: 'Öl',
-  replay: 'Fahrt abspielen',
-  driving: 'Fahrweise',
-  scoreOf: 'Note {a} von 100',
-  thisDrive: 'Diese Fahrt',
-  lastDrive: 'Letzte Fahrt',
-  per100: 'Letzte 100 km',
-  drives: 'Fahrten',
-  points: '{a} Punkte je 100 km',
-  inProgress: 'läuft',
-  noEvents: 'keine Ereignisse',
-  alerts: 'Meldungen',
-  noAlerts: 'Keine Meldungen in den letzten 24 Stunden.',
-  whatToDo: 'Was tun',
-  geofences: 'Gebiete',
-  noGeofences: 'Keine Gebiete. Ein Gebiet meldet, wenn ein Auto hinein- oder hinausfährt.',
-  name: 'Name',
-  radius: 'Radius in Metern',
-  addHere: 'Um die Kartenmitte anlegen',
-  delete: '{a} löschen',
-  notSaved: 'Das Gebiet wurde nicht gespeichert: {a}.',
-  settings: 'Einheiten und Sprache',
-  units: 'Einheiten',
-  metric: 'Kilometer',
-  imperial: 'Meilen',
-  language: 'Sprache',
-  noSelection: 'Wählen Sie ein Auto auf der Karte oder in der Liste.',
-  recentEvents: 'Letzte Ereignisse',
-};
-
 /** Name and advice of each kind of event, by its `type`. */
-type Texts = Record<string, readonly [name: string, advice: string]>;
+export type Texts = Record<string, readonly [name: string, advice: string]>;
 
 const enEvents: Texts = {
   'harsh-braking': ['Harsh braking', 'Keep more distance and release the accelerator earlier.'],
@@ -146,36 +84,27 @@ const enEvents: Texts = {
   'geofence-exit': ['Left', 'The car has left the area.'],
 };
 
-const deEvents: Texts = {
-  'harsh-braking': ['Scharf gebremst', 'Halten Sie mehr Abstand und nehmen Sie früher das Gas weg.'],
-  'harsh-acceleration': ['Stark beschleunigt', 'Beschleunigen Sie sanfter: das spart Kraftstoff und kostet nur Sekunden.'],
-  'harsh-cornering': ['Kurve zu schnell', 'Bremsen Sie vor der Kurve, nicht darin.'],
-  'gear-too-high': ['Gang zu hoch', 'Schalten Sie herunter: der Motor quält sich bei niedriger Drehzahl.'],
-  'gear-too-low': ['Gang zu niedrig', 'Schalten Sie hoch: ein höherer Gang spart bei diesem Tempo Kraftstoff.'],
-  'high-rpm': ['Hohe Drehzahl', 'Schalten Sie hoch oder geben Sie weniger Gas.'],
-  idling: ['Leerlauf', 'Stellen Sie den Motor ab, wenn Sie länger warten.'],
-  overheating: ['Motor überhitzt', 'Heizung voll auf, sicher anhalten, Motor abkühlen lassen. Den heißen Kühler nicht öffnen.'],
-  'oil-pressure': ['Öldruck zu niedrig', 'Sicher anhalten und den Motor sofort abstellen; dann den Ölstand prüfen.'],
-  'low-fuel': ['Tank fast leer', 'Bald tanken.'],
-  'trouble-code': ['Fehlercode', 'Lassen Sie den Fehler auslesen und beheben.'],
-  lamp: ['Motorlampe leuchtet', 'Blinkt sie, langsamer fahren; das Auto bald prüfen lassen.'],
-  accident: ['Möglicher Unfall', 'Rufen Sie den Fahrer an; antwortet er nicht, wählen Sie den Notruf (112).'],
-  'geofence-enter': ['Hineingefahren', 'Das Auto ist in das Gebiet gefahren.'],
-  'geofence-exit': ['Hinausgefahren', 'Das Auto hat das Gebiet verlassen.'],
-};
-
 export const LANGUAGES = { en: 'English', de: 'Deutsch' } as const;
 export type Language = keyof typeof LANGUAGES;
 
-const WORDS: Record<Language, Record<Word, string>> = { en, de };
-const EVENTS: Record<Language, Texts> = { en: enEvents, de: deEvents };
+/** All words of a language. */
+export interface Dictionary {
+  readonly words: Record<Word, string>;
+  readonly events: Texts;
+}
+
+export const ENGLISH: Dictionary = { words: en, events: enEvents };
+
+/** Loads the words of a language. Only English is part of the first load. */
+export const load = async (language: Language): Promise<Dictionary> =>
+  language === 'de' ? (await import('./words.de')).GERMAN : ENGLISH;
 
 /** Returns a word with its places `{a}` and `{b}` filled in. */
-export function word(language: Language, key: Word, a: string | number = '', b: string | number = ''): string {
-  return WORDS[language][key].replace('{a}', String(a)).replace('{b}', String(b));
+export function word({ words }: Dictionary, key: Word, a: string | number = '', b: string | number = ''): string {
+  return words[key].replace('{a}', String(a)).replace('{b}', String(b));
 }
 
 /** Returns the name and the advice of a kind of event; an unknown kind has its own name, and no advice. */
-export function textOf(language: Language, type: string): readonly [name: string, advice: string] {
-  return EVENTS[language][type] ?? [type.replaceAll('-', ' '), ''];
+export function textOf({ events }: Dictionary, type: string): readonly [name: string, advice: string] {
+  return events[type] ?? [type.replaceAll('-', ' '), ''];
 }

@@ -312,10 +312,12 @@ async fn node_is_described_with_its_threads_and_events() {
         .until(|rows| {
             let pings =
                 shards.iter().map(|shard| rows.get(shard).map_or(0, |row| row["pings_total"].as_u64().unwrap_or(0)));
-            pings.sum::<u64>() == 3 && rows.get(&name("admin")).is_some_and(|row| row["cpu"].is_number())
+            // Servers of other tests have threads of this name in the same process, and may not have used any CPU time.
+            let mut admins = rows.iter().filter(|(key, _)| key.starts_with(&name("admin")));
+            let is_used = admins.any(|(_, row)| row["cpu"].is_number() && row["cpu_s_total"].as_f64() > Some(0.0));
+            pings.sum::<u64>() == 3 && is_used
         })
         .await;
-    assert!(rows[&name("admin")]["cpu_s_total"].as_f64() > Some(0.0), "{rows:?}");
     assert!(rows[&shards[0]]["cpu"].is_number() && rows[&shards[0]]["loop_lag_ms"].is_number(), "{rows:?}");
 }
 
