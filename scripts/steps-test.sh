@@ -62,6 +62,9 @@ rm -f "$folder/first" "$folder/second"
 check_end 1 "FLAKY: first
 FLAKY: second
 3 passed, 1 failed" false
+check_end 1 "--- the last lines of: last
+the name of a test
+3 passed, 1 failed" "eval echo the name of a test; false"
 
 mkdir -p "$folder/crate/src"
 cat >"$folder/crate/Cargo.toml" <<'TOML'

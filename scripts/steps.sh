@@ -5,7 +5,7 @@
 # again, its step is red. `summary` repeats all lines "FLAKY: name" and "skipped: reason", and ends with "N passed, N
 # failed".
 
-passed=0 failed=0 table='' begun=$SECONDS
+passed=0 failed=0 table='' failures='' begun=$SECONDS
 declare -A besides=()
 
 # Creates the folder for logs. The caller's EXIT trap must call `end_steps`.
@@ -18,16 +18,23 @@ end_steps() {
     rm -rf "$logs"
 }
 
-count_step() { # name, exit code, seconds, file with the output of `times`
+count_step() { # name, exit code, seconds, file with the output of `times`, log
     local result=passed cpu
-    if [ "$2" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) result=FAILED; fi
+    if [ "$2" -eq 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1)) result=FAILED
+        # Test runners print the names of failed tests last.
+        failures+=$(printf '\n--- the last lines of: %s\n' "$1" && tail -n 15 "$5")$'\n'
+    fi
     cpu=$(awk -F '[ms ]' '{ sum += $1 * 60 + $2 + $4 * 60 + $5 } END { printf "%.0f", sum }' "$4" 2>/dev/null) || true
     table+=$(printf '%-44s %-7s %4d s, ended after %4d s, CPU %5s s' "$1" "$result" "$3" $((SECONDS - begun)) "${cpu:-?}")$'\n'
 }
 
 # Runs a step in the foreground.
 step() { # name, command...
-    local name=$1 start=$SECONDS code=0
+    local name=$1 start=$SECONDS code=0 log
+    log=$(mktemp "$logs/step.XXXX")
     shift
     printf '\n=== %s\n' "$name"
     # `times` reports this subshell and its children.
@@ -36,8 +43,8 @@ step() { # name, command...
         "$@" || ended=$?
         times >"$logs/$name.times"
         exit "$ended"
-    ) 2>&1 | tee "$(mktemp "$logs/step.XXXX")" || code=$?
-    count_step "$name" "$code" $((SECONDS - start)) "$logs/$name.times"
+    ) 2>&1 | tee "$log" || code=$?
+    count_step "$name" "$code" $((SECONDS - start)) "$logs/$name.times" "$log"
 }
 
 # Starts a background step in its own process group. `finish` prints its output.
@@ -77,12 +84,12 @@ finish() { # name
     unset "besides[$name]"
     [ ! -e "$logs/$name.code" ] || read -r code ended <"$logs/$name.code"
     cat "$logs/$name"
-    count_step "$name" "$code" $((ended - start)) "$logs/$name.times"
+    count_step "$name" "$code" $((ended - start)) "$logs/$name.times" "$logs/$name"
 }
 
-# Prints the result. Returns 1 if a step has failed.
+# Prints the result, and the last lines of each failed step. Returns 1 if a step has failed.
 summary() {
-    printf '\n%s\n%d s in all\n' "$table" $((SECONDS - begun))
+    printf '\n%s\n%d s in all\n%s' "$table" $((SECONDS - begun)) "$failures"
     grep -hE '^(FLAKY|skipped): ' "$logs"/* | sort -u || true
     printf '%d passed, %d failed\n' "$passed" "$failed"
     [ "$failed" -eq 0 ]

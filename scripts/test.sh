@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all tests; a failed step does not stop the next ones. Steps that mostly wait run in the background beside steps
-# that need the processors. Steps that no other step waits for run with idle priority. scripts/steps.sh describes the
+# that need the processors. Builds, fuzzing and other work that may take its time run with idle priority. scripts/steps.sh describes the
 # final output and how failed tests run once more.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -16,14 +16,16 @@ trap end_steps EXIT
 idle=(chrt --idle 0)
 
 step "build the client and the pages" make --no-print-directory web
-beside "fuzzing, each target for 4 s" "${idle[@]}" fuzz/run.sh all 4
 step "build the binary" make --no-print-directory build
 # A copy, because building the tests may replace the binary while other steps run it.
 cp "$MILLRACE_BIN" "$logs/millrace"
 beside "quick scenarios of the lab" scripts/lab-quick.sh "$logs/millrace"
 beside "conformance, quick" env MILLRACE_BIN="$logs/millrace" conformance/quick.sh
 beside "code blocks of the documents" env MILLRACE_BIN="$logs/millrace" node scripts/docs/run.mjs
-step "build the tests" cargo test --workspace --locked --quiet --no-run
+# The page tests take longest and mostly wait. The build makes way for them.
+beside "page tests in Chromium and Firefox" env MILLRACE_BIN="$logs/millrace" npm --prefix web test --silent
+step "build the tests" "${idle[@]}" cargo test --workspace --locked --quiet --no-run
+beside "fuzzing, each target for 4 s" "${idle[@]}" fuzz/run.sh all 4
 beside "nodes of a cluster" cargo_tests --test cluster
 beside "client tests in Node, Chromium and Firefox" npm --prefix sdk/typescript test --silent
 step "Rust tests" cargo_tests --lib --bins --test it --test abuse --test memory
@@ -36,7 +38,7 @@ beside "clippy" "${idle[@]}" cargo clippy --workspace --all-targets --locked --q
 beside "instructions of the hot paths" "${idle[@]}" scripts/instructions.sh
 beside "firmware of the LED module" "${idle[@]}" firmware/test.sh
 beside "licences, advisories, bill of materials" scripts/supply-chain.sh
-step "page tests in Chromium and Firefox" npm --prefix web test --silent
+finish "page tests in Chromium and Firefox"
 finish "client tests in Node, Chromium and Firefox"
 finish "clippy"
 # The results of clippy are in its cache.
