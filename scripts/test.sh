@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs all tests; a failed step does not stop the next ones. Steps that mostly wait run in the background beside steps
-# that need the processors. Builds, fuzzing and other work that may take its time run with idle priority. scripts/steps.sh describes the
-# final output and how failed tests run once more.
+# that need the processors. Builds, fuzzing and other work that may take its time run with idle priority.
+# scripts/steps.sh describes the final output and how failed tests run once more.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 source scripts/steps.sh
