@@ -267,14 +267,16 @@ fn times_are_searched_by_engine_clock() {
             world.append("a", text(&i.to_string()));
             world.pass(Duration::from_millis(2));
         }
+        let now = world.engine.now_ms();
         let page = wait(world.engine.page(&channel("a"), Since::Earliest, Policy::Every, LIMIT)).unwrap();
         let times: Vec<_> = page.publications.iter().map(|p| p.time_ms).collect();
         assert!(times.is_sorted(), "{times:?}");
-        for time in times[0] - 1..=times[39] + 1 {
+        assert!(now.abs_diff(times[39]) < 10_000, "{now} and {times:?}");
+        // On a busy machine the publications are seconds apart. Only the times around each of them are searched.
+        for time in times.iter().flat_map(|time| time - 1..=time + 1) {
             let wanted = (1..=40).filter(|i| times[*i as usize - 1] >= time).collect::<Vec<_>>();
             assert_eq!(world.read("a", Since::Time(time)), (None, wanted), "{time} of {times:?}");
         }
-        assert!(world.engine.now_ms().abs_diff(times[39]) < 10_000);
     });
 }
 
