@@ -41,7 +41,7 @@ pub struct Arrival {
     pub bytes: usize,
 }
 
-/// What a sender learned from one report of its receiver.
+/// Report of a receiver to its sender, decoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
     pub now: Instant,

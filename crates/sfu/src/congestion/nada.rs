@@ -274,8 +274,8 @@ mod tests {
         Instant::now()
     }
 
-    /// Reports every 100 ms for a number of seconds: packets of 1,200 bytes that arrive at a rate, with a queuing delay.
-    /// Returns the time of the last report.
+    /// Reports every 100 ms for a number of seconds: packets of 1,200 bytes that arrive at a rate, with a queuing
+    /// delay. Returns the time of the last report.
     fn report(nada: &mut Nada, from: Instant, seconds: u32, received: f64, queuing_ms: f64, lost: usize) -> Instant {
         let count = ((received / 10.0 / 9600.0) as usize).max(1);
         let mut now = from;

@@ -1,4 +1,4 @@
-//! What each algorithm achieves in the test cases of RFC 8867.
+//! Bounds for each algorithm in the test cases of RFC 8867.
 //!
 //! The RFC describes the expected behavior in words, quoted at each case in short. The bounds are ours: somewhat below
 //! what the algorithms achieve today, so that a change that makes one worse is noticed. Fair means a Jain index of at

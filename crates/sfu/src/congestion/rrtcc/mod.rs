@@ -24,8 +24,8 @@ pub use remote::{Increase, RemoteEstimator, Usage, next_estimate};
 /// Variant of RRTCC.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Config {
-    /// True: TFRC is a maximum, so the rate is the minimum of `As`, TFRC and REMB. False: TFRC is a minimum, so the rate
-    /// is between TFRC and REMB. The thesis states both.
+    /// True: TFRC is a maximum, so the rate is the minimum of `As`, TFRC and REMB. False: TFRC is a minimum, so the
+    /// rate is between TFRC and REMB. The thesis states both.
     pub is_strict: bool,
     pub increase: Increase,
 }
@@ -165,8 +165,8 @@ pub fn next_rate(before: f64, loss: f64) -> f64 {
     }
 }
 
-/// Returns the rate within its bounds: at least TFRC and at most REMB, or with [`Config::is_strict`] the minimum of all.
-/// `tfrc`: `None` if nothing was lost.
+/// Returns the rate within its bounds: at least TFRC and at most REMB, or with [`Config::is_strict`] the minimum of
+/// all. `tfrc`: `None` if nothing was lost.
 fn bounded(before: f64, next: f64, tfrc: Option<f64>, remb: f64, config: Config) -> f64 {
     let next = match tfrc {
         Some(tfrc) if config.is_strict => next.min(tfrc),

@@ -16,7 +16,7 @@ pub struct Media {
     next_send: Time,
     sequence: u64,
     timeout: Time,
-    /// The receiver's half: what it reports next.
+    /// Contents of the receiver's next report.
     arrivals: Vec<Arrival>,
     newest: Option<(u64, Time, Time)>,
     lost: usize,

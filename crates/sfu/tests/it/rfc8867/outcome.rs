@@ -7,7 +7,7 @@ use super::{
     media::RATE_MAX,
 };
 
-/// What the flows of a case have achieved.
+/// Figures of a case: rates, delays and losses of its flows.
 pub struct Outcome {
     seconds: usize,
     flows: Vec<FlowOutcome>,
