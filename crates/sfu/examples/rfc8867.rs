@@ -26,7 +26,7 @@ fn main() {
             eprintln!("{error}");
             std::process::exit(2);
         });
-        let outcome = run(case, algorithm, born);
+        let outcome = run(case, algorithm, None, born);
         println!("second,flow,kbit_per_s");
         for second in 0..case.seconds as usize {
             let is_started = |number: &usize| case.flows[*number].start_s as usize <= second;
@@ -40,7 +40,7 @@ fn main() {
     println!("|---|---|---|---|---|---|---|---|");
     for case in CASES {
         for algorithm in Algorithm::ALL {
-            let outcome = run(case, algorithm, born);
+            let outcome = run(case, algorithm, None, born);
             let rates: Vec<_> = outcome.last_kbit_per_s().iter().map(|rate| format!("{rate:.0}")).collect();
             let tcp = outcome.last_tcp_kbit_per_s().map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
             println!(

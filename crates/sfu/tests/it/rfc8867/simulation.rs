@@ -1,7 +1,9 @@
 //! Two directions, each with a bottleneck, and the flows that share them. The time advances in steps of 1 ms.
 
 use std::{
+    cell::RefCell,
     collections::VecDeque,
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -9,16 +11,18 @@ use millrace_link::{
     Counters, Flow, Packet, QueueLimit, Rate, Time,
     bottleneck::{Bottleneck, Service},
 };
-use millrace_sfu::congestion::{Algorithm, Arrival};
+use millrace_sfu::congestion::{Algorithm, Arrival, coupled::Coupled};
 
 use super::{
     cases::{Case, Source},
-    media::Media,
+    media::{Control, Media, RATE_MAX},
     outcome::Outcome,
     tcp::Tcp,
 };
 
 pub const TICK: Duration = Duration::from_millis(1);
+/// First rate of a video in bit/s.
+const FIRST_RATE: f64 = 300_000.0;
 const QUEUE: Duration = Duration::from_millis(300);
 
 /// Packet in one of the two directions.
@@ -128,8 +132,8 @@ enum Endpoints {
     Tcp(Tcp),
 }
 
-/// Runs a case with one algorithm.
-pub fn run(case: &Case, algorithm: Algorithm, born: Instant) -> Outcome {
+/// Runs a case with one algorithm. `coupled`: all videos share one group of coupled control.
+pub fn run(case: &Case, algorithm: Algorithm, coupled: Option<Rc<RefCell<Coupled>>>, born: Instant) -> Outcome {
     let delays: Vec<_> = case.flows.iter().map(|flow| Duration::from_millis(flow.delay_ms)).collect();
     let mut directions = [Direction::new(case.forward, &delays), Direction::new(case.backward, &delays)];
     let mut flows: Vec<_> = case
@@ -137,15 +141,19 @@ pub fn run(case: &Case, algorithm: Algorithm, born: Instant) -> Outcome {
         .iter()
         .enumerate()
         .map(|(number, flow)| match flow.source {
-            Source::Video { pause_s } => {
-                let controller = algorithm.controller(300_000.0, born);
-                Endpoints::Media(Box::new(Media::new(number, controller, flow.start_s, pause_s, born)))
-            }
+            Source::Video { pause_s } => Endpoints::Media(Box::new(Media::new(number, flow.start_s, pause_s, born))),
             Source::LongTcp => Endpoints::Tcp(Tcp::new(number, flow.start_s, false)),
             Source::ShortTcp => Endpoints::Tcp(Tcp::new(number, flow.start_s, true)),
         })
         .collect();
     let mut outcome = Outcome::new(case);
+    let begin = |now| {
+        let controller = algorithm.controller(FIRST_RATE, now);
+        match &coupled {
+            None => Control::Own(controller),
+            Some(coupled) => Control::Coupled(coupled.clone(), coupled.borrow_mut().add(controller, 1.0, RATE_MAX)),
+        }
+    };
     let (mut now, end) = (Time::ZERO, Time::ZERO + Duration::from_secs(case.seconds));
     while now < end {
         directions.iter_mut().for_each(|direction| direction.advance(now));
@@ -174,7 +182,7 @@ pub fn run(case: &Case, algorithm: Algorithm, born: Instant) -> Outcome {
                 directions[data].send(packet, now);
             };
             match endpoints {
-                Endpoints::Media(media) => media.send(now, send),
+                Endpoints::Media(media) => media.send(now, begin, send),
                 Endpoints::Tcp(tcp) => tcp.send(now, send),
             }
         }
