@@ -121,7 +121,7 @@ fn pop_due<T>(queue: &mut VecDeque<(Time, T)>, now: Time) -> Option<(Time, T)> {
 }
 
 fn service(bits_per_s: u64) -> (Service, QueueLimit) {
-    let rate = Rate::from_bits_per_s(bits_per_s).unwrap();
+    let rate = Rate::from_bits_per_s(bits_per_s).expect("a case has valid capacities");
     let bytes = bits_per_s as f64 / 8.0 * QUEUE.as_secs_f64();
     (Service::Rate(rate), QueueLimit::Bytes(bytes as u64))
 }
