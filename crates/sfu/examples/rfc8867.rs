@@ -11,15 +11,15 @@ mod rfc8867;
 use std::time::Instant;
 
 use millrace_sfu::congestion::Algorithm;
-use rfc8867::{CASES, run};
+use rfc8867::{CASES, LIBWEBRTC, run};
 
 fn main() {
     #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
     let born = Instant::now();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [section, name] = &arguments[..] {
-        let Some(case) = CASES.iter().find(|case| case.section == section) else {
-            eprintln!("{section}: expected a case of RFC 8867, 5.1 to 5.8");
+        let Some(case) = CASES.iter().chain(LIBWEBRTC).find(|case| case.section == section) else {
+            eprintln!("{section}: expected a case of RFC 8867, 5.1 to 5.8, or W1 or W2");
             std::process::exit(2);
         };
         let algorithm = name.parse().unwrap_or_else(|error| {
@@ -38,7 +38,7 @@ fn main() {
     }
     println!("| case | controller | use | last 30 s, kbit/s | TCP, kbit/s | Jain | queue p50 / p95, ms | loss, % |");
     println!("|---|---|---|---|---|---|---|---|");
-    for case in CASES {
+    for case in CASES.iter().chain(LIBWEBRTC) {
         for algorithm in Algorithm::ALL {
             let outcome = run(case, algorithm, None, born);
             let rates: Vec<_> = outcome.last_kbit_per_s().iter().map(|rate| format!("{rate:.0}")).collect();

@@ -87,7 +87,7 @@ pub trait CongestionController: Debug + Send {
     /// Replaces the target rate by one in bit/s that coupled control has assigned.
     fn set_bits_per_s(&mut self, bits_per_s: f64);
 
-    /// Sets the highest rate in bit/s that the sender can use. Algorithms that measure the received rate ignore it.
+    /// Sets the highest rate in bit/s that the sender can use. Some algorithms ignore it.
     fn set_max(&mut self, _bits_per_s: f64) {}
 
     /// Handles the passing of time without a report. Callers call it at least once per second.

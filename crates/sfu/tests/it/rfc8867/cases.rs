@@ -36,6 +36,26 @@ const fn video(start_s: u64, delay_ms: u64) -> FlowSpec {
     FlowSpec { source: Source::Video { pause_s: None }, is_forward: true, start_s, delay_ms }
 }
 
+/// Two paths of libwebrtc's unit tests of SCReAM v2, for which it states figures.
+pub const LIBWEBRTC: &[Case] = &[
+    Case {
+        section: "W1",
+        name: "1 Mbit/s, one-way delay 25 ms",
+        seconds: 60,
+        forward: &[(0, 1_000_000)],
+        backward: WIDE,
+        flows: &[video(0, 25)],
+    },
+    Case {
+        section: "W2",
+        name: "2 Mbit/s, one-way delay 10 ms",
+        seconds: 900,
+        forward: &[(0, 2_000_000)],
+        backward: WIDE,
+        flows: &[video(0, 10)],
+    },
+];
+
 const fn tcp(source: Source, start_s: u64) -> FlowSpec {
     FlowSpec { source, is_forward: true, start_s, delay_ms: 50 }
 }

@@ -9,5 +9,5 @@ mod outcome;
 mod simulation;
 mod tcp;
 
-pub use cases::CASES;
+pub use cases::{CASES, LIBWEBRTC};
 pub use simulation::run;
