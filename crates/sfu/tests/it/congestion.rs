@@ -202,8 +202,8 @@ fn coupled_flows_share_their_bottleneck_evenly() {
 }
 
 /// The unit tests of SCReAM v2 in libwebrtc require 650 to 1,100 kbit/s after 4 s at 1 Mbit/s, and 1.5 to 2.5 Mbit/s
-/// after 10 s at 2 Mbit/s with a round-trip time below 80 ms, for 15 minutes. NADA reaches the same. The other algorithms
-/// start more slowly: they rise by 8 % and 5 % per second, and the SFU's probing is not part of these cases.
+/// after 10 s at 2 Mbit/s with a round-trip time below 80 ms, for 15 minutes. NADA reaches the same. The others rise by
+/// 8 % and 5 % per second, so they need longer: the SFU's probing is not part of these cases.
 #[test]
 fn nada_reaches_published_figures_and_others_follow() {
     #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
