@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use millrace_room as room;
+use millrace_sfu::congestion::Algorithm;
 use serde::{Deserialize, Serialize};
 
 /// Limits of rooms.
@@ -16,6 +17,8 @@ pub struct Config {
     pub children_max: usize,
     /// Maximum number of rooms with topology `mixer`, each of which uses a thread; 0 disables the topology.
     pub mixers_max: usize,
+    /// Congestion control of the media that the SFU sends.
+    pub congestion_control: Algorithm,
     /// Silent peer timeout: a participant that sends no report or signal for this time is removed.
     #[serde(with = "humantime_serde")]
     pub silence_max: Duration,
@@ -36,6 +39,7 @@ impl Default for Config {
             mesh_max,
             children_max,
             mixers_max: 0,
+            congestion_control: Algorithm::default(),
             silence_max: silent_timeout,
             signals_per_s,
             signal_bytes_max: 64 * 1024,
@@ -56,5 +60,20 @@ impl Config {
             has_mixer: self.mixers_max > 0,
             ..room::Config::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn congestion_control_is_chosen_by_name() {
+        let config = |name: &str| serde_json::from_value::<Config>(json!({ "congestion_control": name }));
+        assert_eq!(config("nada").expect("known").congestion_control, Algorithm::Nada);
+        let error = config("cubic").expect_err("unknown").to_string();
+        assert!(error.contains("`cubic`") && error.contains("`rrtcc-strict`"), "{error}");
     }
 }
