@@ -175,7 +175,7 @@ pub async fn serve(
     let tls = listener.tls.map(|settings| Rc::new(tls::Acceptor::new(settings)));
     let listener = TcpListener::from_std(listener.socket)?;
     let event_loop = EventLoop::new(context.shard.clone(), context.admission.clone());
-    let mqtt = context.mqtt().map(|node| mqtt::Host::new(event_loop.clone(), node.clone()));
+    let mqtt = context.mqtt().map(|node| mqtt::Host::new(context.clone(), event_loop.clone(), node.clone()));
     let server = Rc::new(Server { context: context.clone(), event_loop: event_loop.clone(), mqtt });
     let turns = context.shard.clone();
     let mut tasks = vec![spawn_local(async move { turns.run().await })];

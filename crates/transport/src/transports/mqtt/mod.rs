@@ -52,6 +52,7 @@ const CONNECT_BYTES_MAX: usize = 32 * 1024;
 
 /// The MQTT connections of one shard.
 pub struct Host {
+    pub context: Rc<crate::Context>,
     pub event_loop: Rc<EventLoop>,
     pub node: Arc<Node>,
     /// Connections by the second at which their silence is checked next. Only the newest entry of each counts.
@@ -64,9 +65,9 @@ pub struct Host {
 type Running = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Host {
-    pub fn new(event_loop: Rc<EventLoop>, node: Arc<Node>) -> Rc<Self> {
+    pub fn new(context: Rc<crate::Context>, event_loop: Rc<EventLoop>, node: Arc<Node>) -> Rc<Self> {
         let (silence, shared) = Default::default();
-        Rc::new(Self { event_loop, node, silence, shared })
+        Rc::new(Self { context, event_loop, node, silence, shared })
     }
 
     /// Takes over a connection. `rest` are bytes that were received already.

@@ -12,6 +12,7 @@ use crate::{
         BarePublisher,
         mqtt::{Link, Node, Will},
     },
+    route::Routes,
 };
 
 impl Host {
@@ -30,7 +31,9 @@ impl Host {
             }
         };
         let admission = self.event_loop.admission();
-        if !incoming.is_retained && !admission.may_delay(target.channel()) {
+        // Routes of other crates that know the format of this topic.
+        let taker = self.context.routes().iter().find(|routes| routes.takes_mqtt(target.channel())).cloned();
+        if taker.is_none() && !incoming.is_retained && !admission.may_delay(target.channel()) {
             let Incoming { publication, id: packet, qos, .. } = incoming;
             let bytes_max = admission.config().message_bytes_max.max(1);
             let publisher = BarePublisher { event_loop: &self.event_loop, id };
@@ -63,6 +66,13 @@ impl Host {
             let Incoming { channel, publication, id: packet, qos, is_retained } = incoming;
             let kept = is_retained.then(|| publication.clone());
             let shard = host.event_loop.shard();
+            if let Some(taker) = taker
+                && let Err(error) = host.offer(&*taker, &publisher, &channel, &publication).await
+            {
+                link.borrow_mut().target = Some(target);
+                host.answer_packet(&link, packet, qos, Err::<(), _>(error));
+                return shard.sockets().flush_mqtt(id);
+            }
             let published = admission::publish(shard, &publisher, bytes_max, &mut target, publication).await;
             let outcome = match (published, kept) {
                 (Ok(_), Some(kept)) => host.retain(&channel, kept).await,
@@ -72,6 +82,20 @@ impl Host {
             host.answer_packet(&link, packet, qos, outcome);
             shard.sockets().flush_mqtt(id);
         }))
+    }
+
+    /// Offers a publication to routes that know its format.
+    ///
+    /// Errors: those of [`Routes::take_mqtt`].
+    async fn offer(
+        &self,
+        routes: &dyn Routes,
+        publisher: &BarePublisher<'_>,
+        channel: &ChannelName,
+        publication: &NewPublication,
+    ) -> Result<(), Error> {
+        let caller = self.event_loop.shard().sockets().grants.caller(publisher.id)?.clone();
+        routes.take_mqtt(&self.context, publisher, &caller, channel, &publication.data).await
     }
 
     /// Returns the target of a publication. Most clients publish to the same channel again.
