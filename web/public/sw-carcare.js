@@ -1,4 +1,4 @@
-// Starts CarCare without a network: its page, its town, its assets. Never in the way of data.
+// Starts CarCare without a network: its page, its town, its assets. Never in the way of data. Shows notifications.
 const CACHE = 'carcare-1';
 const SHELL = ['/carcare', '/town.json', '/manifest.webmanifest', '/icon.svg'];
 const DATA = /^\/(v1|rest|websocket|healthz|readyz|metrics)(\/|$)/;
@@ -14,6 +14,7 @@ self.addEventListener('activate', (event) => {
 
 // The page names all assets it runs on, loaded before this worker was there or after; those of earlier versions go.
 self.addEventListener('message', (event) => {
+  if (event.data && 'speak' in event.data) event.waitUntil(learn(event.data.speak));
   if (!event.data?.keep) return;
   const keep = async () => {
     const cache = await caches.open(CACHE);
@@ -50,4 +51,55 @@ async function fresh(request, path) {
   } catch {
     return (await caches.match(path)) ?? Response.error();
   }
+}
+
+// Words of the page's language, kept beside the page. null: the words of the server.
+const WORDS = '/carcare-words';
+
+async function learn(words) {
+  const cache = await caches.open(CACHE);
+  if (words) await cache.put(WORDS, Response.json(words));
+  else await cache.delete(WORDS);
+}
+
+// A browser withdraws the permission from a page that receives a push and shows nothing, so every push is shown.
+self.addEventListener('push', (event) => event.waitUntil(notify(event.data)));
+
+async function notify(data) {
+  let message = {};
+  try {
+    message = data.json() ?? {};
+  } catch {
+    // A push without JSON has no more to show than its arrival.
+  }
+  const words = await caches.match(WORDS).then((kept) => kept?.json()).catch(() => undefined);
+  const { title, body } = spoken(message, words);
+  const { url, carId, tag } = message;
+  await self.registration.showNotification(title, { body, icon: '/icon-192.png', data: { url, carId }, ...(tag && { tag, renotify: true }) });
+}
+
+function spoken({ title = 'CarCare', body = '', type, carId, code, geofence, advice }, words) {
+  const event = words?.events?.[type];
+  if (!event) return { title, body };
+  const known = code && words.codes?.[code.slice(0, 5)];
+  // A code without a text in this language keeps the text of the server.
+  const text = geofence ? '' : known ? `${known}. ${words.advice?.[advice] ?? ''}` : code ? body : event[1];
+  return { title: `${words.car} ${carId}: ${[event[0], code ?? geofence].filter(Boolean).join(' ')}`, body: text.trim() };
+}
+
+self.addEventListener('notificationclick', (event) => {
+  event.notification.close();
+  event.waitUntil(openCar(event.notification.data ?? {}));
+});
+
+// Shows the car in a page that is open, else in a new one.
+async function openCar({ url, carId }) {
+  const pages = await self.clients.matchAll({ type: 'window', includeUncontrolled: true });
+  const page = pages.find((one) => new URL(one.url).pathname === '/carcare');
+  if (page) {
+    if (carId !== undefined) page.postMessage({ select: carId });
+    return page.focus();
+  }
+  const target = new URL(url ?? '/carcare', location.origin);
+  return self.clients.openWindow(target.origin === location.origin ? target : '/carcare');
 }

@@ -1,4 +1,7 @@
 /** German words of this page. */
+import type { TokenWords } from '../../lib/TokenForm.svelte';
+import * as trouble from './panels/trouble.de';
+import { later } from './panels/words.de';
 import type { Dictionary, Texts, Word } from './words';
 
 const words: Record<Word, string> = {
@@ -35,32 +38,61 @@ const words: Record<Word, string> = {
   fuel: 'Tank',
   oil: 'Öl',
   replay: 'Fahrt abspielen',
-  driving: 'Fahrweise',
   scoreOf: 'Note {a} von 100',
-  thisDrive: 'Diese Fahrt',
-  lastDrive: 'Letzte Fahrt',
-  per100: 'Letzte 100 km',
-  drives: 'Fahrten',
-  points: '{a} Punkte je 100 km',
-  inProgress: 'läuft',
-  noEvents: 'keine Ereignisse',
   alerts: 'Meldungen',
-  noAlerts: 'Keine Meldungen in den letzten 24 Stunden.',
-  whatToDo: 'Was tun',
   geofences: 'Gebiete',
-  noGeofences: 'Keine Gebiete. Ein Gebiet meldet, wenn ein Auto hinein- oder hinausfährt.',
-  name: 'Name',
-  radius: 'Radius in Metern',
-  addHere: 'Um die Kartenmitte anlegen',
-  delete: '{a} löschen',
-  notSaved: 'Das Gebiet wurde nicht gespeichert: {a}.',
   settings: 'Einheiten und Sprache',
-  units: 'Einheiten',
-  metric: 'Kilometer',
-  imperial: 'Meilen',
-  language: 'Sprache',
   noSelection: 'Wählen Sie ein Auto auf der Karte oder in der Liste.',
   recentEvents: 'Letzte Ereignisse',
+  notifications: 'Benachrichtigungen',
+  askCar: 'Das Auto fragen',
+  files: 'Dateien',
+  notLoaded: 'Dieser Teil kann ohne Verbindung nicht geladen werden.',
+  tryAgain: 'Noch einmal',
+  compass: 'N NO O SO S SW W NW',
+  speedNow: 'Tempo in 2 Minuten: jetzt {a} {c}, höchstens {b} {c}.',
+  noSpeed: 'Noch kein Tempo empfangen.',
+  twoMinutesAgo: 'vor 2 min',
+  speedIn: 'Tempo, {a}',
+  now: 'jetzt',
+  unknown: 'unbekannt',
+  rpm: 'U/min',
+  view: 'Ansicht',
+  showMore: 'Mehr zeigen',
+  showLess: 'Weniger zeigen',
+  map: 'Karte',
+  documentation: 'Dokumentation',
+  zoomIn: 'Vergrößern',
+  zoomOut: 'Verkleinern',
+  showAll: 'Alle Autos zeigen',
+  follow: 'Dem gewählten Auto folgen',
+  startPage: 'Startseite von Millrace',
+  noMap: 'Die Karte kann nicht gezeichnet werden: {a}. Schalten Sie WebGL im Browser ein und laden Sie die Seite neu. Liste und Instrumente arbeiten weiter.',
+  offline: 'Sie sind offline.',
+  lastKnown: 'Die Karte zeigt die letzten bekannten Orte.',
+  disconnected: 'Getrennt.',
+  closed: 'Die Verbindung wurde geschlossen.',
+  lost: 'Verbindung verloren.',
+  reconnecting: 'Neuer Versuch',
+  inSeconds: 'in {a} s',
+  connectingOver: 'Verbindung über {a} …',
+  reload: 'Neu laden',
+  retryNow: 'Jetzt versuchen',
+  transport: 'Transport',
+  noneYet: 'noch keiner',
+  connected: 'verbunden',
+  connecting: 'wird verbunden',
+  isClosed: 'geschlossen',
+  isOffline: 'offline',
+  hidden: 'verborgen',
+  notConnected: 'Nicht verbunden',
+  isConnecting: 'Verbindung …',
+  switchAnyTime: 'Jederzeit umschaltbar. Keine Nachricht geht verloren.',
+  perMessage: '{a} je Nachricht',
+  messages: 'Nachrichten',
+  received: 'Empfangen',
+  reconnects: 'Neuverbindungen',
+  gaps: 'Lücken',
 };
 
 const events: Texts = {
@@ -81,4 +113,24 @@ const events: Texts = {
   'geofence-exit': ['Hinausgefahren', 'Das Auto hat das Gebiet verlassen.'],
 };
 
-export const GERMAN: Dictionary = { words, events };
+const token: TokenWords = {
+  refused: 'Der Server hat dieses Token abgelehnt',
+  required: 'Dieser Server verlangt ein Token',
+  another: 'Fügen Sie ein anderes Token ein:',
+  link: 'Öffnen Sie den Link, den Sie bekommen haben (er endet mit {a}), oder fügen Sie ein Token ein:',
+  token: 'Token',
+  go: 'Weiter',
+  keep: 'Token auf diesem Gerät behalten',
+  wrong: 'Das ist kein Token. Ein Token enthält nur Buchstaben, Ziffern und . _ ~ + / - =.',
+};
+
+const transports: Dictionary['transports'] = {
+  websocket: 'Eine Verbindung in beide Richtungen',
+  'http-stream': 'Eine Antwort, eine Zeile je Nachricht',
+  sse: 'Eine Antwort, ein Ereignis je Nachricht',
+  'long-poll': 'Anfragen, die auf eine Nachricht warten',
+  poll: 'Eine Anfrage pro Sekunde',
+  'data-channel': 'WebRTC, über UDP',
+};
+
+export const GERMAN: Dictionary = { words, events, later, trouble, token, transports };

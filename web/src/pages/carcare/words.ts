@@ -1,3 +1,7 @@
+import type { TokenWords } from '../../lib/TokenForm.svelte';
+import type { PageTransport } from '../../lib/transports';
+import type { LaterWord } from './panels/words';
+
 /** Words of this page in its languages. A missing word is an error of the types. */
 const en = {
   car: 'Car',
@@ -33,32 +37,61 @@ const en = {
   fuel: 'Fuel',
   oil: 'Oil',
   replay: 'Replay a drive',
-  driving: 'Driving',
   scoreOf: 'Score {a} of 100',
-  thisDrive: 'This drive',
-  lastDrive: 'Last drive',
-  per100: 'Last 100 km',
-  drives: 'Drives',
-  points: '{a} points per 100 km',
-  inProgress: 'in progress',
-  noEvents: 'no events',
   alerts: 'Alerts',
-  noAlerts: 'No alerts in the last 24 hours.',
-  whatToDo: 'What to do',
   geofences: 'Geofences',
-  noGeofences: 'No geofences. A geofence reports when a car enters or leaves an area.',
-  name: 'Name',
-  radius: 'Radius in meters',
-  addHere: 'Add around the middle of the map',
-  delete: 'Delete {a}',
-  notSaved: 'The geofence was not saved: {a}.',
   settings: 'Units and language',
-  units: 'Units',
-  metric: 'Kilometers',
-  imperial: 'Miles',
-  language: 'Language',
   noSelection: 'Choose a car on the map or in the list to see its instruments.',
   recentEvents: 'Recent events',
+  notifications: 'Notifications',
+  askCar: 'Ask the car',
+  files: 'Files',
+  notLoaded: 'This part cannot be loaded without a connection.',
+  tryAgain: 'Try again',
+  compass: 'N NE E SE S SW W NW',
+  speedNow: 'Speed over 2 minutes: now {a} {c}, highest {b} {c}.',
+  noSpeed: 'No speed received yet.',
+  twoMinutesAgo: '2 min ago',
+  speedIn: 'Speed, {a}',
+  now: 'now',
+  unknown: 'unknown',
+  rpm: 'rpm',
+  view: 'View',
+  showMore: 'Show more',
+  showLess: 'Show less',
+  map: 'Map',
+  documentation: 'Documentation',
+  zoomIn: 'Zoom in',
+  zoomOut: 'Zoom out',
+  showAll: 'Show all cars',
+  follow: 'Follow the selected car',
+  startPage: 'Millrace start page',
+  noMap: 'The map cannot be drawn: {a}. Enable WebGL in the browser, then reload the page. The list and the instruments still work.',
+  offline: 'You are offline.',
+  lastKnown: 'The map shows the last known positions.',
+  disconnected: 'Disconnected.',
+  closed: 'The connection was closed.',
+  lost: 'Connection lost.',
+  reconnecting: 'Reconnecting',
+  inSeconds: 'in {a} s',
+  connectingOver: 'Connecting over {a}…',
+  reload: 'Reload',
+  retryNow: 'Retry now',
+  transport: 'Transport',
+  noneYet: 'none yet',
+  connected: 'connected',
+  connecting: 'connecting',
+  isClosed: 'closed',
+  isOffline: 'offline',
+  hidden: 'hidden',
+  notConnected: 'Not connected',
+  isConnecting: 'Connecting',
+  switchAnyTime: 'Switch at any time. No message is lost.',
+  perMessage: '{a} per message',
+  messages: 'Messages',
+  received: 'Received',
+  reconnects: 'Reconnects',
+  gaps: 'Gaps',
 } as const;
 
 export type Word = keyof typeof en;
@@ -91,6 +124,13 @@ export type Language = keyof typeof LANGUAGES;
 export interface Dictionary {
   readonly words: Record<Word, string>;
   readonly events: Texts;
+  /** Words of the parts that are loaded later; English has them beside these parts. */
+  readonly later?: Record<LaterWord, string>;
+  /** Texts of trouble codes; the English ones come from the server. */
+  readonly token?: TokenWords;
+  /** What each transport does, by its name. */
+  readonly transports?: Record<PageTransport, string>;
+  readonly trouble?: { readonly meaningOf: (code: string) => string; readonly ADVICE: Record<string, string>; readonly CODES: Record<string, string> };
 }
 
 export const ENGLISH: Dictionary = { words: en, events: enEvents };
@@ -99,10 +139,9 @@ export const ENGLISH: Dictionary = { words: en, events: enEvents };
 export const load = async (language: Language): Promise<Dictionary> =>
   language === 'de' ? (await import('./words.de')).GERMAN : ENGLISH;
 
-/** Returns a word with its places `{a}` and `{b}` filled in. */
-export function word({ words }: Dictionary, key: Word, a: string | number = '', b: string | number = ''): string {
-  return words[key].replace('{a}', String(a)).replace('{b}', String(b));
-}
+/** Fills in the places `{a}`, `{b}` and `{c}` of a text. */
+export const fill = (text: string, places: readonly (string | number)[]): string =>
+  text.replace(/\{([abc])\}/g, (_, place: string) => String(places['abc'.indexOf(place)] ?? ''));
 
 /** Returns the name and the advice of a kind of event; an unknown kind has its own name, and no advice. */
 export function textOf({ events }: Dictionary, type: string): readonly [name: string, advice: string] {
