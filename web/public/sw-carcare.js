@@ -53,28 +53,25 @@ async function fresh(request, path) {
   }
 }
 
-// Words of the page's language, kept beside the page. null: the words of the server.
 const WORDS = '/carcare-words';
 
+// null: the words of the server.
 async function learn(words) {
   const cache = await caches.open(CACHE);
-  if (words) await cache.put(WORDS, Response.json(words));
-  else await cache.delete(WORDS);
+  await (words ? cache.put(WORDS, Response.json(words)) : cache.delete(WORDS));
 }
 
-// A browser withdraws the permission from a page that receives a push and shows nothing, so every push is shown.
+// Every push is shown: a browser withdraws the permission otherwise.
 self.addEventListener('push', (event) => event.waitUntil(notify(event.data)));
 
 async function notify(data) {
   let message = {};
   try {
     message = data.json() ?? {};
-  } catch {
-    // A push without JSON has no more to show than its arrival.
-  }
+  } catch {}
   const words = await caches.match(WORDS).then((kept) => kept?.json()).catch(() => undefined);
-  const { title, body } = spoken(message, words);
   const { url, carId, tag } = message;
+  const { title, body } = spoken(message, words);
   await self.registration.showNotification(title, { body, icon: '/icon-192.png', data: { url, carId }, ...(tag && { tag, renotify: true }) });
 }
 
@@ -82,9 +79,8 @@ function spoken({ title = 'CarCare', body = '', type, carId, code, geofence, adv
   const event = words?.events?.[type];
   if (!event) return { title, body };
   const known = code && words.codes?.[code.slice(0, 5)];
-  // A code without a text in this language keeps the text of the server.
-  const text = geofence ? '' : known ? `${known}. ${words.advice?.[advice] ?? ''}` : code ? body : event[1];
-  return { title: `${words.car} ${carId}: ${[event[0], code ?? geofence].filter(Boolean).join(' ')}`, body: text.trim() };
+  const text = geofence ? '' : known ? `${known}. ${words.advice?.[advice] ?? ''}` : code ? body : (words.advice?.[type] ?? body);
+  return { title: `${words.car} ${carId}: ${[event, code ?? geofence].filter(Boolean).join(' ')}`, body: text.trim() };
 }
 
 self.addEventListener('notificationclick', (event) => {
@@ -92,14 +88,13 @@ self.addEventListener('notificationclick', (event) => {
   event.waitUntil(openCar(event.notification.data ?? {}));
 });
 
-// Shows the car in a page that is open, else in a new one.
-async function openCar({ url, carId }) {
+async function openCar({ url = '/carcare', carId }) {
   const pages = await self.clients.matchAll({ type: 'window', includeUncontrolled: true });
   const page = pages.find((one) => new URL(one.url).pathname === '/carcare');
   if (page) {
     if (carId !== undefined) page.postMessage({ select: carId });
     return page.focus();
   }
-  const target = new URL(url ?? '/carcare', location.origin);
+  const target = new URL(url, location.origin);
   return self.clients.openWindow(target.origin === location.origin ? target : '/carcare');
 }

@@ -66,6 +66,7 @@ test('the transport menu works by keyboard', async ({ page, clean }) => {
   for (let i = 0; i < 4 && !(await chip.evaluate((e) => e === document.activeElement)); i++) await page.keyboard.press('Tab');
   await expect(chip).toBeFocused();
   await page.keyboard.press('Enter');
+  await expect(page.getByRole('radio', { name: /WebSocket/ })).toBeVisible();
   await page.keyboard.press('Tab');
   await expect(page.getByRole('radio', { name: /WebSocket/ })).toBeFocused();
   await page.keyboard.press('ArrowDown');

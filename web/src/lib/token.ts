@@ -7,8 +7,8 @@ const KEY = 'millrace-token';
 const TOKEN = '[\\w.~+/-]+=*';
 
 /**
- * Returns the token of this tab, or the one that this browser keeps, if any. A token in the address bar is removed there, so that it is not shared with the
- * page's address.
+ * Returns the token of this tab, or the one that this browser keeps, if any. A token in the address bar is removed
+ * there, so that it is not shared with the page's address.
  */
 export function takeToken(): string | undefined {
   const brought = new RegExp(`^#token=(${TOKEN})$`).exec(location.hash)?.[1];

@@ -2,7 +2,7 @@
 import type { TokenWords } from '../../lib/TokenForm.svelte';
 import * as trouble from './panels/trouble.de';
 import { later } from './panels/words.de';
-import type { Dictionary, Texts, Word } from './words';
+import type { Dictionary, Word } from './words';
 
 const words: Record<Word, string> = {
   car: 'Auto',
@@ -87,30 +87,42 @@ const words: Record<Word, string> = {
   hidden: 'verborgen',
   notConnected: 'Nicht verbunden',
   isConnecting: 'Verbindung …',
-  switchAnyTime: 'Jederzeit umschaltbar. Keine Nachricht geht verloren.',
-  perMessage: '{a} je Nachricht',
-  messages: 'Nachrichten',
-  received: 'Empfangen',
-  reconnects: 'Neuverbindungen',
-  gaps: 'Lücken',
 };
 
-const events: Texts = {
-  'harsh-braking': ['Scharf gebremst', 'Halten Sie mehr Abstand und nehmen Sie früher das Gas weg.'],
-  'harsh-acceleration': ['Stark beschleunigt', 'Beschleunigen Sie sanfter: das spart Kraftstoff und kostet nur Sekunden.'],
-  'harsh-cornering': ['Kurve zu schnell', 'Bremsen Sie vor der Kurve, nicht darin.'],
-  'gear-too-high': ['Gang zu hoch', 'Schalten Sie herunter: der Motor quält sich bei niedriger Drehzahl.'],
-  'gear-too-low': ['Gang zu niedrig', 'Schalten Sie hoch: ein höherer Gang spart bei diesem Tempo Kraftstoff.'],
-  'high-rpm': ['Hohe Drehzahl', 'Schalten Sie hoch oder geben Sie weniger Gas.'],
-  idling: ['Leerlauf', 'Stellen Sie den Motor ab, wenn Sie länger warten.'],
-  overheating: ['Motor überhitzt', 'Heizung voll auf, sicher anhalten, Motor abkühlen lassen. Den heißen Kühler nicht öffnen.'],
-  'oil-pressure': ['Öldruck zu niedrig', 'Sicher anhalten und den Motor sofort abstellen; dann den Ölstand prüfen.'],
-  'low-fuel': ['Tank fast leer', 'Bald tanken.'],
-  'trouble-code': ['Fehlercode', 'Lassen Sie den Fehler auslesen und beheben.'],
-  lamp: ['Motorlampe leuchtet', 'Blinkt sie, langsamer fahren; das Auto bald prüfen lassen.'],
-  accident: ['Möglicher Unfall', 'Rufen Sie den Fahrer an; antwortet er nicht, wählen Sie den Notruf (112).'],
-  'geofence-enter': ['Hineingefahren', 'Das Auto ist in das Gebiet gefahren.'],
-  'geofence-exit': ['Hinausgefahren', 'Das Auto hat das Gebiet verlassen.'],
+const events: Dictionary['events'] = {
+  'harsh-braking': 'Scharf gebremst',
+  'harsh-acceleration': 'Stark beschleunigt',
+  'harsh-cornering': 'Kurve zu schnell',
+  'gear-too-high': 'Gang zu hoch',
+  'gear-too-low': 'Gang zu niedrig',
+  'high-rpm': 'Hohe Drehzahl',
+  idling: 'Leerlauf',
+  overheating: 'Motor überhitzt',
+  'oil-pressure': 'Öldruck zu niedrig',
+  'low-fuel': 'Tank fast leer',
+  'trouble-code': 'Fehlercode',
+  lamp: 'Motorlampe leuchtet',
+  accident: 'Möglicher Unfall',
+  'geofence-enter': 'Hineingefahren',
+  'geofence-exit': 'Hinausgefahren',
+};
+
+const advice: Dictionary['advice'] = {
+  'harsh-braking': 'Halten Sie mehr Abstand und nehmen Sie früher das Gas weg.',
+  'harsh-acceleration': 'Beschleunigen Sie sanfter: das spart Kraftstoff und kostet nur Sekunden.',
+  'harsh-cornering': 'Bremsen Sie vor der Kurve, nicht darin.',
+  'gear-too-high': 'Schalten Sie herunter: der Motor quält sich bei niedriger Drehzahl.',
+  'gear-too-low': 'Schalten Sie hoch: ein höherer Gang spart bei diesem Tempo Kraftstoff.',
+  'high-rpm': 'Schalten Sie hoch oder geben Sie weniger Gas.',
+  idling: 'Stellen Sie den Motor ab, wenn Sie länger warten.',
+  overheating: 'Heizung voll auf, sicher anhalten, Motor abkühlen lassen. Den heißen Kühler nicht öffnen.',
+  'oil-pressure': 'Sicher anhalten und den Motor sofort abstellen; dann den Ölstand prüfen.',
+  'low-fuel': 'Bald tanken.',
+  'trouble-code': 'Lassen Sie den Fehler auslesen und beheben.',
+  lamp: 'Blinkt sie, langsamer fahren; das Auto bald prüfen lassen.',
+  accident: 'Rufen Sie den Fahrer an; antwortet er nicht, wählen Sie den Notruf (112).',
+  'geofence-enter': 'Das Auto ist in das Gebiet gefahren.',
+  'geofence-exit': 'Das Auto hat das Gebiet verlassen.',
 };
 
 const token: TokenWords = {
@@ -133,4 +145,4 @@ const transports: Dictionary['transports'] = {
   'data-channel': 'WebRTC, über UDP',
 };
 
-export const GERMAN: Dictionary = { words, events, later, trouble, token, transports };
+export const GERMAN: Dictionary = { words, events, advice, later, trouble, token, transports };

@@ -86,35 +86,27 @@ const en = {
   hidden: 'hidden',
   notConnected: 'Not connected',
   isConnecting: 'Connecting',
-  switchAnyTime: 'Switch at any time. No message is lost.',
-  perMessage: '{a} per message',
-  messages: 'Messages',
-  received: 'Received',
-  reconnects: 'Reconnects',
-  gaps: 'Gaps',
 } as const;
 
 export type Word = keyof typeof en;
 
-/** Name and advice of each kind of event, by its `type`. */
-export type Texts = Record<string, readonly [name: string, advice: string]>;
-
-const enEvents: Texts = {
-  'harsh-braking': ['Harsh braking', 'Keep more distance and release the accelerator earlier.'],
-  'harsh-acceleration': ['Harsh acceleration', 'Accelerate more gently: it saves fuel and costs only seconds.'],
-  'harsh-cornering': ['Harsh cornering', 'Slow down before the bend, not in it.'],
-  'gear-too-high': ['Gear too high', 'Shift down: the engine labors at low revolutions.'],
-  'gear-too-low': ['Gear too low', 'Shift up: a higher gear needs less fuel at this speed.'],
-  'high-rpm': ['High revolutions', 'Shift up or ease off: the engine runs at high revolutions.'],
-  idling: ['Idling', 'Switch the engine off if you wait longer.'],
-  overheating: ['Engine overheats', 'Switch the heater to full, stop safely, and let the engine cool. Do not open the hot radiator.'],
-  'oil-pressure': ['Low oil pressure', 'Stop safely and switch the engine off at once; then check the oil level.'],
-  'low-fuel': ['Low fuel', 'Refuel soon.'],
-  'trouble-code': ['Trouble code', 'Have the code read and repaired.'],
-  lamp: ['Engine lamp lit', 'If it flashes, reduce speed; have the car checked soon.'],
-  accident: ['Possible accident', 'Call the driver; if there is no answer, call the emergency services (112).'],
-  'geofence-enter': ['Entered', 'The car has entered the area.'],
-  'geofence-exit': ['Left', 'The car has left the area.'],
+/** Name of each kind of event, by its `type`. */
+const enEvents: Record<string, string> = {
+  'harsh-braking': 'Harsh braking',
+  'harsh-acceleration': 'Harsh acceleration',
+  'harsh-cornering': 'Harsh cornering',
+  'gear-too-high': 'Gear too high',
+  'gear-too-low': 'Gear too low',
+  'high-rpm': 'High revolutions',
+  idling: 'Idling',
+  overheating: 'Engine overheats',
+  'oil-pressure': 'Low oil pressure',
+  'low-fuel': 'Low fuel',
+  'trouble-code': 'Trouble code',
+  lamp: 'Engine lamp lit',
+  accident: 'Possible accident',
+  'geofence-enter': 'Entered',
+  'geofence-exit': 'Left',
 };
 
 export const LANGUAGES = { en: 'English', de: 'Deutsch' } as const;
@@ -123,12 +115,14 @@ export type Language = keyof typeof LANGUAGES;
 /** All words of a language. */
 export interface Dictionary {
   readonly words: Record<Word, string>;
-  readonly events: Texts;
+  readonly events: Record<string, string>;
+  /** Advice about each kind of event; English has it beside the parts that are loaded later. */
+  readonly advice?: Record<string, string>;
   /** Words of the parts that are loaded later; English has them beside these parts. */
   readonly later?: Record<LaterWord, string>;
   /** Texts of trouble codes; the English ones come from the server. */
   readonly token?: TokenWords;
-  /** What each transport does, by its name. */
+  /** Description of each transport, by its name. */
   readonly transports?: Record<PageTransport, string>;
   readonly trouble?: { readonly meaningOf: (code: string) => string; readonly ADVICE: Record<string, string>; readonly CODES: Record<string, string> };
 }
@@ -142,8 +136,3 @@ export const load = async (language: Language): Promise<Dictionary> =>
 /** Fills in the places `{a}`, `{b}` and `{c}` of a text. */
 export const fill = (text: string, places: readonly (string | number)[]): string =>
   text.replace(/\{([abc])\}/g, (_, place: string) => String(places['abc'.indexOf(place)] ?? ''));
-
-/** Returns the name and the advice of a kind of event; an unknown kind has its own name, and no advice. */
-export function textOf({ events }: Dictionary, type: string): readonly [name: string, advice: string] {
-  return events[type] ?? [type.replaceAll('-', ' '), ''];
-}

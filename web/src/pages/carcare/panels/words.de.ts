@@ -122,4 +122,10 @@ export const later: Record<LaterWord, string> = {
   fileTaken: 'Das Auto hat {a} genommen, {b}; SHA-256 stimmt.',
   fileLater: '{a} wartet auf das Auto.',
   forgetToken: 'Token dieses Geräts vergessen',
+  switchAnyTime: 'Jederzeit umschaltbar. Keine Nachricht geht verloren.',
+  perMessage: '{a} je Nachricht',
+  messages: 'Nachrichten',
+  received: 'Empfangen',
+  reconnects: 'Neuverbindungen',
+  gaps: 'Lücken',
 };

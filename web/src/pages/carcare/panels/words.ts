@@ -1,5 +1,5 @@
 /** English words of the parts of this page that are loaded later. */
-import { laterWords } from '../settings.svelte';
+import { laterAdvice, laterWords } from '../settings.svelte';
 import { fill } from '../words';
 
 const en = {
@@ -123,9 +123,36 @@ const en = {
   fileTaken: 'The car has taken {a}, {b}; its SHA-256 is right.',
   fileLater: '{a} waits for the car.',
   forgetToken: 'Forget the token of this device',
+  switchAnyTime: 'Switch at any time. No message is lost.',
+  perMessage: '{a} per message',
+  messages: 'Messages',
+  received: 'Received',
+  reconnects: 'Reconnects',
+  gaps: 'Gaps',
 } as const;
 
 export type LaterWord = keyof typeof en;
 
 /** Returns a word in the chosen language, with its places filled in. */
 export const p = (key: LaterWord, ...places: readonly (string | number)[]): string => fill((laterWords() ?? en)[key], places);
+
+const advice: Record<string, string> = {
+  'harsh-braking': 'Keep more distance and release the accelerator earlier.',
+  'harsh-acceleration': 'Accelerate more gently: it saves fuel and costs only seconds.',
+  'harsh-cornering': 'Slow down before the bend, not in it.',
+  'gear-too-high': 'Shift down: the engine labors at low revolutions.',
+  'gear-too-low': 'Shift up: a higher gear needs less fuel at this speed.',
+  'high-rpm': 'Shift up or ease off: the engine runs at high revolutions.',
+  idling: 'Switch the engine off if you wait longer.',
+  overheating: 'Switch the heater to full, stop safely, and let the engine cool. Do not open the hot radiator.',
+  'oil-pressure': 'Stop safely and switch the engine off at once; then check the oil level.',
+  'low-fuel': 'Refuel soon.',
+  'trouble-code': 'Have the code read and repaired.',
+  lamp: 'If it flashes, reduce speed; have the car checked soon.',
+  accident: 'Call the driver; if there is no answer, call the emergency services (112).',
+  'geofence-enter': 'The car has entered the area.',
+  'geofence-exit': 'The car has left the area.',
+};
+
+/** Returns the advice about a kind of event; an unknown kind has none. */
+export const adviceOn = (type: string): string => (laterAdvice() ?? advice)[type] ?? '';
