@@ -19,13 +19,14 @@ pub async fn take(
     channel: &ChannelName,
     payload: &[u8],
 ) -> Result<(), Error> {
-    let ignored = |error: &Error| tracing::debug!(%error, "a message of OwnTracks is no record");
     match deliver(ingest, context, publisher, caller, channel, payload).await {
         Err(error) if error.code.may_retry() => Err(error),
-        outcome => {
-            outcome.as_ref().err().inspect(|error| ignored(error));
+        Err(error) => {
+            // Without the text of the error, which can quote the payload.
+            tracing::debug!(%channel, code = error.code.name(), "a message of OwnTracks is no record");
             Ok(())
         }
+        Ok(()) => Ok(()),
     }
 }
 

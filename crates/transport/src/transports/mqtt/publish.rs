@@ -12,7 +12,6 @@ use crate::{
         BarePublisher,
         mqtt::{Link, Node, Will},
     },
-    route::Routes,
 };
 
 impl Host {
@@ -31,9 +30,8 @@ impl Host {
             }
         };
         let admission = self.event_loop.admission();
-        // Routes of other crates that know the format of this topic.
-        let taker = self.context.routes().iter().find(|routes| routes.takes_mqtt(target.channel())).cloned();
-        if taker.is_none() && !incoming.is_retained && !admission.may_delay(target.channel()) {
+        let has_format = self.topics.knows(target.channel());
+        if !has_format && !incoming.is_retained && !admission.may_delay(target.channel()) {
             let Incoming { publication, id: packet, qos, .. } = incoming;
             let bytes_max = admission.config().message_bytes_max.max(1);
             let publisher = BarePublisher { event_loop: &self.event_loop, id };
@@ -66,9 +64,7 @@ impl Host {
             let Incoming { channel, publication, id: packet, qos, is_retained } = incoming;
             let kept = is_retained.then(|| publication.clone());
             let shard = host.event_loop.shard();
-            if let Some(taker) = taker
-                && let Err(error) = host.offer(&*taker, &publisher, &channel, &publication).await
-            {
+            if has_format && let Err(error) = host.offer(&publisher, &channel, &publication).await {
                 link.borrow_mut().target = Some(target);
                 host.answer_packet(&link, packet, qos, Err::<(), _>(error));
                 return shard.sockets().flush_mqtt(id);
@@ -84,18 +80,17 @@ impl Host {
         }))
     }
 
-    /// Offers a publication to routes that know its format.
+    /// Passes a publication to the code that knows its format.
     ///
-    /// Errors: those of [`Routes::take_mqtt`].
+    /// Errors: those of [`super::TopicFormats::take`].
     async fn offer(
         &self,
-        routes: &dyn Routes,
         publisher: &BarePublisher<'_>,
         channel: &ChannelName,
         publication: &NewPublication,
     ) -> Result<(), Error> {
         let caller = self.event_loop.shard().sockets().grants.caller(publisher.id)?.clone();
-        routes.take_mqtt(&self.context, publisher, &caller, channel, &publication.data).await
+        self.topics.take(publisher, &caller, channel, &publication.data).await
     }
 
     /// Returns the target of a publication. Most clients publish to the same channel again.
