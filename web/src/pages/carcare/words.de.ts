@@ -103,8 +103,8 @@ const events: Dictionary['events'] = {
   'trouble-code': 'Fehlercode',
   lamp: 'Motorlampe leuchtet',
   accident: 'Möglicher Unfall',
-  'geofence-enter': 'Hineingefahren',
-  'geofence-exit': 'Hinausgefahren',
+  'geofence-enter': 'Angekommen in',
+  'geofence-exit': 'Abgefahren von',
 };
 
 const advice: Dictionary['advice'] = {
