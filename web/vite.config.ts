@@ -10,7 +10,19 @@ export default defineConfig({
   build: {
     target: 'es2022',
     // One HTML file per screen; a new screen is a new line here. vite.ui.config.ts builds the operator pages.
-    rolldownOptions: { input: { index: page('index'), carcare: page('carcare'), lab: page('lab'), rooms: page('rooms'), gateway: page('gateway'), link: page('link'), ball: page('ball'), arm: page('arm'), battery: page('battery'), ticker: page('ticker'), race: page('race'), chat: page('chat'), '404': page('404') } },
+    rolldownOptions: {
+      // One chunk each, although parts that are loaded later use some of their modules: small chunks compress badly.
+      output: {
+        codeSplitting: {
+          includeDependenciesRecursively: false,
+          groups: [
+            { name: 'client', test: /typescript\/dist\/(?!room|share|kit|file|sha256|latency|roster|trace|react|svelte|vue)/ },
+            { name: 'carcare', test: /src\/pages\/carcare\/(?!panels\/|replay\/|map\/|words\.de|(Alerts|Geofences|Preferences|DrivingPanel|TransportMenu)\.svelte)/ },
+          ],
+        },
+      },
+      input: { index: page('index'), carcare: page('carcare'), lab: page('lab'), rooms: page('rooms'), gateway: page('gateway'), link: page('link'), ball: page('ball'), arm: page('arm'), battery: page('battery'), ticker: page('ticker'), race: page('race'), chat: page('chat'), '404': page('404') },
+    },
     modulePreload: { polyfill: false },
     // MapLibre is 1.1 MB before compression and loads only where a map is.
     chunkSizeWarningLimit: 1200,

@@ -1,4 +1,4 @@
-// Starts CarCare without a network: its page, its town, its assets. Never in the way of data.
+// Starts CarCare without a network: its page, its town, its assets. Never in the way of data. Shows notifications.
 const CACHE = 'carcare-1';
 const SHELL = ['/carcare', '/town.json', '/manifest.webmanifest', '/icon.svg'];
 const DATA = /^\/(v1|rest|websocket|healthz|readyz|metrics)(\/|$)/;
@@ -14,6 +14,7 @@ self.addEventListener('activate', (event) => {
 
 // The page names all assets it runs on, loaded before this worker was there or after; those of earlier versions go.
 self.addEventListener('message', (event) => {
+  if (event.data && 'speak' in event.data) event.waitUntil(learn(event.data.speak));
   if (!event.data?.keep) return;
   const keep = async () => {
     const cache = await caches.open(CACHE);
@@ -50,4 +51,50 @@ async function fresh(request, path) {
   } catch {
     return (await caches.match(path)) ?? Response.error();
   }
+}
+
+const WORDS = '/carcare-words';
+
+// null: the words of the server.
+async function learn(words) {
+  const cache = await caches.open(CACHE);
+  await (words ? cache.put(WORDS, Response.json(words)) : cache.delete(WORDS));
+}
+
+// Every push is shown: a browser withdraws the permission otherwise.
+self.addEventListener('push', (event) => event.waitUntil(notify(event.data)));
+
+async function notify(data) {
+  let message = {};
+  try {
+    message = data.json() ?? {};
+  } catch {}
+  const words = await caches.match(WORDS).then((kept) => kept?.json()).catch(() => undefined);
+  const { url, carId, tag } = message;
+  const { title, body } = spoken(message, words);
+  await self.registration.showNotification(title, { body, icon: '/icon-192.png', data: { url, carId }, ...(tag && { tag, renotify: true }) });
+}
+
+function spoken({ title = 'CarCare', body = '', type, carId, code, geofence, advice }, words) {
+  const event = words?.events?.[type];
+  if (!event) return { title, body };
+  const known = code && words.codes?.[code.slice(0, 5)];
+  const text = geofence ? '' : known ? `${known}. ${words.advice?.[advice] ?? ''}` : code ? body : (words.advice?.[type] ?? body);
+  return { title: `${words.car} ${carId}: ${[event, code ?? geofence].filter(Boolean).join(' ')}`, body: text.trim() };
+}
+
+self.addEventListener('notificationclick', (event) => {
+  event.notification.close();
+  event.waitUntil(openCar(event.notification.data ?? {}));
+});
+
+async function openCar({ url = '/carcare', carId }) {
+  const pages = await self.clients.matchAll({ type: 'window', includeUncontrolled: true });
+  const page = pages.find((one) => new URL(one.url).pathname === '/carcare');
+  if (page) {
+    if (carId !== undefined) page.postMessage({ select: carId });
+    return page.focus();
+  }
+  const target = new URL(url, location.origin);
+  return self.clients.openWindow(target.origin === location.origin ? target : '/carcare');
 }

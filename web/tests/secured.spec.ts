@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { networkInterfaces, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { expect, test } from '@playwright/test';
+import { expect, test, type Page } from '@playwright/test';
 import type {} from '../src/pages/carcare/window';
 import { BEST, LOOKS, violations } from './page.ts';
 import { binary, serve, simulate, type Server } from './server.ts';
@@ -70,6 +70,27 @@ test('CarCare asks for a token and accepts it', async ({ page }, info) => {
   await field.fill(`https://example.org/carcare#token=${token}`);
   await page.getByRole('button', { name: 'Continue' }).click();
   await expect(page.getByRole('meter', { name: 'Speed' })).toHaveAttribute('aria-valuetext', /km\/h/, { timeout: 30_000 });
+});
+
+test('an expired token is asked for again, and a token is kept on the device until it is forgotten', async ({ page, context }) => {
+  const address = `https://${host}:${new URL(server.url).port}/carcare?car=1`;
+  const token = (expires: string) => create('--sub', 'phone', '--subscribe', '#', '--history', '#', '--expires', expires);
+  const meter = (tab: Page) => expect(tab.getByRole('meter', { name: 'Speed' })).toHaveAttribute('aria-valuetext', /km\/h/, { timeout: 30_000 });
+  await page.goto(`${address}#token=${token('8s')}`);
+  await meter(page);
+  await expect(page.getByText('The server refused this token')).toBeVisible({ timeout: 60_000 });
+  await page.getByRole('textbox', { name: 'Token' }).fill(token('1day'));
+  await page.getByLabel('Keep the token on this device').check();
+  await page.getByRole('button', { name: 'Continue' }).click();
+  await meter(page);
+  // A new tab, such as one that a notification opens, has the token.
+  const other = await context.newPage();
+  await other.goto(address);
+  await meter(other);
+  await other.getByRole('button', { name: /^Fleet/ }).click();
+  await other.locator('summary', { hasText: 'Units and language' }).click();
+  await other.getByRole('button', { name: 'Forget the token of this device' }).click();
+  await expect(other.getByText('This server requires a token')).toBeVisible({ timeout: 20_000 });
 });
 
 for (const path of ['/', '/lab', '/link', '/ball', '/arm', '/gateway/one', '/gateway/one?device'])

@@ -50,8 +50,9 @@ export async function serve(listen = '127.0.0.1:0', args: string[] = [], env: No
   return { url, stop: () => end(child), kill };
 }
 
-export function simulate(url: string, cars = 6, env: NodeJS.ProcessEnv = {}): { stop(): Promise<void> } {
-  const child = spawn(binary(), ['simulate', 'fleet', '--cars', String(cars), '--seed', '7', '--interval', '200ms', '--to', url], {
+/** Starts simulated cars, which also answer requests unless `args` has `--no-answers`. */
+export function simulate(url: string, cars = 6, env: NodeJS.ProcessEnv = {}, args: string[] = []): { stop(): Promise<void> } {
+  const child = spawn(binary(), ['simulate', 'fleet', '--cars', String(cars), '--seed', '7', '--interval', '200ms', '--to', url, ...args], {
     stdio: 'ignore',
     env: { ...process.env, ...env },
   });

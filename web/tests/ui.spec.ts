@@ -412,7 +412,7 @@ test('a lost connection shows a banner, and the page continues when the server i
 
 test('many connections are counted while their list stays short', async ({ page }) => {
   const own = await serve();
-  const fleet = simulate(own.url, 3);
+  const fleet = simulate(own.url, 3, {}, ['--no-answers']);
   const readers = await Promise.all(Array.from({ length: 400 }, (_, i) => read(own.url, `cars/${(i % 3) + 1}/telemetry`)));
   try {
     await page.goto(`${own.url}/ui/connections`);

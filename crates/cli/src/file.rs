@@ -10,7 +10,7 @@ use millrace_client::{
     subscription::{Options, Transport, Update},
 };
 
-use crate::{login::Login, number::number, output, retry::Retry, trust::Trust};
+use crate::{argument::ArgumentError, login::Login, number::number, output, retry::Retry, trust::Trust};
 
 pub const EXAMPLES: &str = "\
 A file is a manifest with its SHA-256 and chunks of 256 KiB, each a message of the channel. Both directions are the same: a device sends to an application, or an application to a device. The history of the channel must hold the file until it is received.
@@ -45,6 +45,9 @@ pub enum Command {
         /// Maximum size of the file
         #[arg(long, value_name = "BYTES", default_value_t = file::FILE_BYTES_MAX, value_parser = number::<u64, _>(1..))]
         bytes_max: u64,
+        /// SHA-256 of the file to receive [default: the first file of the channel]
+        #[arg(long, value_name = "HEX", value_parser = sha256)]
+        sha256: Option<String>,
         /// Where to start: earliest, now, or a position
         #[arg(long, value_name = "S", default_value = "earliest")]
         since: String,
@@ -82,7 +85,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             let manifest = file::send(&mut publisher, &server, &channel, &path, |_, _| {}).await?;
             output::line(manifest.sha256)?;
         }
-        Command::Receive { channel, out, bytes_max, since, connection } => {
+        Command::Receive { channel, out, bytes_max, sha256, since, connection } => {
             let (server, retry) = connection.open()?;
             let options = Options {
                 server,
@@ -98,9 +101,16 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 Update::Lost(lost) => output::note(lost),
                 Update::Message(_) | Update::StateComplete(_) => {}
             };
-            let (path, _) = file::receive(&options, out.as_deref(), bytes_max, note).await?;
+            let (path, _) = file::receive(&options, out.as_deref(), bytes_max, sha256, note).await?;
             output::line(path.display())?;
         }
     }
     Ok(())
+}
+
+fn sha256(text: &str) -> Result<String, ArgumentError> {
+    match text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        true => Ok(text.to_ascii_lowercase()),
+        false => Err(ArgumentError::expected("64 hexadecimal digits, as `millrace file send` prints them")),
+    }
 }

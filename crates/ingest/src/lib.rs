@@ -9,7 +9,7 @@
 //! - [`format`]: the decoders of the apps
 //! - [`obd`]: the decoder of OBD-II adapters
 //! - [`filter`]: late points, duplicates, jumps, wrong clocks
-//! - [`Ingest`], [`IngestRoutes`], [`Nmea`]: where the decoders meet the server
+//! - [`Ingest`], [`IngestRoutes`], [`Nmea`], `mqtt.rs`: where the decoders meet the server
 //!
 //! Read first: [`Reading`], [`Filter`], [`IngestRoutes`]. Source: docs/reference/device-record.md.
 
@@ -20,6 +20,7 @@ mod device;
 mod error;
 pub mod filter;
 pub mod format;
+mod mqtt;
 mod nmea_port;
 pub mod obd;
 mod reading;

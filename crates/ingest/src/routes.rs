@@ -2,14 +2,14 @@ use std::{borrow::Cow, rc::Rc, sync::Arc};
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
-use millrace_protocol::{Code, Error};
+use millrace_protocol::{ChannelName, Code, Error};
 use millrace_transport::{
     Context, Routes,
     access::Caller,
-    admission::read_body,
+    admission::{Publisher, read_body},
     http::{Body, Response, json, no_cache, problem, text},
     route::{
-        Answering, Endpoint, plain,
+        Answering, Endpoint, Taking, plain,
         publish::{RequestPublisher, counted},
     },
 };
@@ -17,7 +17,7 @@ use millrace_transport::{
 use crate::{
     DecodeError, DeviceId, Ingest, Report, Summary, credential,
     format::{Parameters, csv, get, gpx, osmand, overland, owntracks, parameters, torque},
-    obd, time,
+    mqtt, obd, time,
 };
 
 /// Maximum number of points of an uploaded file. Other requests have the limit of lines of a batch.
@@ -151,6 +151,24 @@ fn is_osmand(parts: &Parts) -> bool {
 }
 
 impl Routes for IngestRoutes {
+    fn takes_mqtt(&self, channel: &ChannelName) -> bool {
+        self.0.is_some() && owntracks::device_of_topic(channel.as_str()).is_some()
+    }
+
+    fn take_mqtt<'a>(
+        &'a self,
+        context: &'a Context,
+        publisher: &'a dyn Publisher,
+        caller: &'a Caller,
+        channel: &'a ChannelName,
+        payload: &'a [u8],
+    ) -> Taking<'a> {
+        Box::pin(async move {
+            let Some(ingest) = &self.0 else { return Ok(()) };
+            mqtt::take(ingest, context, publisher, caller, channel, payload).await
+        })
+    }
+
     fn answer<'a>(
         &'a self,
         context: &'a Rc<Context>,

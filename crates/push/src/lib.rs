@@ -8,6 +8,7 @@
 //! - `encrypt.rs`: RFC 8291
 //! - `vapid.rs`: RFC 8292
 //! - `endpoint.rs`: which push services are permitted
+//! - `notify.rs`: notifications of the server itself
 //! - `sender.rs`: requests, repetitions, removal of subscriptions
 //! - `routes.rs`: the HTTP requests
 //!
@@ -15,6 +16,7 @@
 
 mod encrypt;
 mod endpoint;
+mod notify;
 mod routes;
 mod sender;
 mod vapid;

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode, request::Parts};
 use hyper::body::Incoming;
 use millrace_delivery::PageLimit;
+use millrace_engine::Engine;
 use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Since, session::Policy};
 use millrace_transport::{
     Context, Routes,
@@ -99,7 +100,7 @@ impl Routes for PushRoutes {
 }
 
 /// Returns a channel of a subject. Errors: `bad_channel`.
-fn channel(namespace: &str, subject: &str) -> Result<ChannelName, Error> {
+pub(crate) fn channel(namespace: &str, subject: &str) -> Result<ChannelName, Error> {
     if subject.contains('/') {
         return Err(Error::new(Code::BadChannel, "a subject has no `/` here"));
     }
@@ -195,7 +196,7 @@ impl PushRoutes {
         let position = publish::publish(context, &publisher, &mut target, publication).await?;
         let mut sent = 0;
         if context.shard.engine.presence(&notifications).await? == 0 {
-            sent = send(context, push, subject, &Bytes::copy_from_slice(&data), ttl_s, urgency).await?;
+            sent = send(&*context.shard.engine, push, subject, &Bytes::copy_from_slice(&data), ttl_s, urgency).await?;
         }
         Ok(json(json!({ "position": position.to_string(), "pushes": sent }).to_string()))
     }
@@ -212,8 +213,8 @@ async fn read_permitted(context: &Context, parts: &Parts, body: &mut Incoming, s
 }
 
 /// Sends a message to each subscription of a subject. Returns how many messages are on their way.
-async fn send(
-    context: &Context,
+pub(crate) async fn send(
+    engine: &dyn Engine,
     push: &Push,
     subject: &str,
     message: &Bytes,
@@ -221,7 +222,7 @@ async fn send(
     urgency: &'static str,
 ) -> Result<u64, Error> {
     let subscriptions = channel(NAMESPACE, subject)?;
-    let page = context.shard.engine.page(&subscriptions, Since::State, Policy::Every, PAGE).await?;
+    let page = engine.page(&subscriptions, Since::State, Policy::Every, PAGE).await?;
     let mut sent = 0;
     for publication in page.publications.iter().filter(|publication| !publication.is_deletion) {
         let Ok(subscription) = serde_json::from_slice::<Subscription>(publication.data()) else { continue };

@@ -101,6 +101,15 @@ impl Push {
         &self.shared.config
     }
 
+    pub(crate) fn engine(&self) -> &dyn Engine {
+        &*self.shared.engine
+    }
+
+    /// Runs a task on the thread of Web Push.
+    pub(crate) fn start_task(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.thread.start_task(task);
+    }
+
     /// Sends a message in the background. Returns false if too many messages wait already.
     pub fn send(&self, job: Job) -> bool {
         let Ok(permit) = self.shared.jobs.clone().try_acquire_owned() else { return false };

@@ -5,6 +5,7 @@
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
+use millrace_carcare::feedback::{Notice, Notify};
 use millrace_engine::Engine;
 use millrace_push::{HOSTS, Hosts, Push, Vapid};
 use serde::{Deserialize, Serialize};
@@ -69,5 +70,18 @@ impl Config {
         let hosts = Hosts::new(self.hosts.iter().map(|host| host.to_ascii_lowercase()).collect());
         let config = millrace_push::Config { vapid, hosts, timeout: self.timeout, authorities: Vec::new() };
         Ok(Some(Arc::new(Push::start(config, engine).context("`[push]`")?)))
+    }
+}
+
+/// Time for which a push service keeps a notification about a car.
+const NOTICE_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Sends the notifications of the driving feedback to the browsers that want those of the car.
+pub struct NotifyCars(pub Arc<Push>);
+
+impl Notify for NotifyCars {
+    fn notify(&self, notice: Notice) {
+        let urgency = if notice.is_urgent { "high" } else { "normal" };
+        self.0.notify(notice.subject, notice.message.to_string().into(), NOTICE_TTL, urgency);
     }
 }

@@ -11,8 +11,10 @@ export function field(value: string | number | boolean | undefined | null): stri
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-export function download({ name, type, text }: File): void {
-  const url = URL.createObjectURL(new Blob([text], { type: `${type};charset=utf-8` }));
+export const download = ({ name, type, text }: File): void => downloadBlob(name, new Blob([text], { type: `${type};charset=utf-8` }));
+
+export function downloadBlob(name: string, blob: Blob): void {
+  const url = URL.createObjectURL(blob);
   const link = Object.assign(document.createElement('a'), { href: url, download: name });
   link.click();
   // The delay lets the browser begin to read the file.

@@ -4,10 +4,15 @@
  */
 export const UNKNOWN = '–';
 
-const decimal = (digits: number) =>
-  new Intl.NumberFormat('en', { minimumFractionDigits: digits, maximumFractionDigits: digits });
-const whole = decimal(0);
-const tenth = decimal(1);
+const decimal = (language: string, digits: number) =>
+  new Intl.NumberFormat(language, { minimumFractionDigits: digits, maximumFractionDigits: digits });
+let whole = decimal('en', 0);
+let tenth = decimal('en', 1);
+
+/** Formats the numbers that follow as a language does. Pages are in English unless they call this. */
+export function formatIn(language: string): void {
+  [whole, tenth] = [decimal(language, 0), decimal(language, 1)];
+}
 
 export function number(value: number | undefined, digits: 0 | 1 = 0): string {
   if (value === undefined || !Number.isFinite(value)) return UNKNOWN;

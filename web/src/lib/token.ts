@@ -1,5 +1,5 @@
-// Keeps the token of this tab. A link carries the token in its fragment, which is not sent to servers and not logged. A
-// person can also paste the token into a page.
+// Keeps the token of this tab, or of this browser. A link carries the token in its fragment, which is not sent to
+// servers and not logged. A person can also paste the token into a page.
 import type { MillraceError, State } from '@millrace/client';
 
 const KEY = 'millrace-token';
@@ -7,12 +7,12 @@ const KEY = 'millrace-token';
 const TOKEN = '[\\w.~+/-]+=*';
 
 /**
- * Returns the token of this tab, if any. A token in the address bar is removed there, so that it is not shared with the
- * page's address.
+ * Returns the token of this tab, or the one that this browser keeps, if any. A token in the address bar is removed
+ * there, so that it is not shared with the page's address.
  */
 export function takeToken(): string | undefined {
   const brought = new RegExp(`^#token=(${TOKEN})$`).exec(location.hash)?.[1];
-  if (!brought) return sessionStorage.getItem(KEY) ?? undefined;
+  if (!brought) return sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? undefined;
   sessionStorage.setItem(KEY, brought);
   history.replaceState(history.state, '', location.pathname + location.search);
   return brought;
@@ -21,8 +21,21 @@ export function takeToken(): string | undefined {
 /** Returns the token in a pasted text, which is a token or a link with a token. */
 export const tokenIn = (text: string): string | undefined => new RegExp(`^(?:\\S*#token=)?(${TOKEN})$`).exec(text.trim())?.[1];
 
-/** Stores the token of the tab. Pages read the token when they load. */
-export const keepToken = (token: string): void => sessionStorage.setItem(KEY, token);
+/**
+ * Stores the token for this tab. Pages read the token when they load. With `onDevice`, this browser keeps the token, so
+ * that new tabs and the installed app have it, too. Without, a token that was kept is forgotten.
+ */
+export function keepToken(token: string, onDevice = false): void {
+  sessionStorage.setItem(KEY, token);
+  if (onDevice) localStorage.setItem(KEY, token);
+  else localStorage.removeItem(KEY);
+}
+
+/** Forgets the token of this tab and of this browser. */
+export function forgetToken(): void {
+  sessionStorage.removeItem(KEY);
+  localStorage.removeItem(KEY);
+}
 
 /** Returns a link to `path` on `origin` that passes the token to another person. */
 export function linkFor(origin: string, path: string, token: string | undefined): string {

@@ -10,6 +10,7 @@
 
 mod channels;
 mod config;
+mod notice;
 mod rules;
 mod service;
 mod store;
@@ -27,6 +28,7 @@ use tokio::sync::watch;
 
 pub use channels::{ALERTS, DRIVES, GEOFENCES, NAMESPACE, STATES};
 pub use config::Config;
+pub use notice::{Notice, Notify};
 use rules::Rules;
 
 /// The running service of one node.
@@ -40,12 +42,22 @@ impl Feedback {
     ///
     /// Errors: the system refuses a thread.
     pub fn start(config: &Config, engine: Arc<dyn Engine>, router: Arc<Router>) -> io::Result<Self> {
+        Self::start_with(config, engine, router, None)
+    }
+
+    /// As [`Feedback::start`]. `notify` gets the alerts about which a person must be notified.
+    pub fn start_with(
+        config: &Config,
+        engine: Arc<dyn Engine>,
+        router: Arc<Router>,
+        notify: Option<Arc<dyn Notify>>,
+    ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let rules = Rules::new(config);
         let (stop, stopped) = watch::channel(false);
         let thread = std::thread::Builder::new()
             .name("driving".into())
-            .spawn(move || runtime.block_on(service::run(rules, engine, router, stopped)))?;
+            .spawn(move || runtime.block_on(service::run(rules, engine, router, notify, stopped)))?;
         Ok(Self { stop, thread: Mutex::new(Some(thread)) })
     }
 

@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     channels::{ALERTS, DRIVES, GEOFENCES},
+    notice::{Notify, notice},
     rules::Rules,
     store::{Store, channel},
     tracked::{Place, Tracked, is_alert},
@@ -33,14 +34,23 @@ const LEAVE: Duration = Duration::from_secs(2);
 /// Time for which drives and alerts are kept.
 const DRIVES_MS: u64 = 90 * DAY_MS;
 const ALERTS_MS: u64 = DAY_MS;
+/// Age from which an event is no longer notified, for example one that a gateway has stored.
+const NOTICE_AGE_MAX_MS: u64 = 60 * 60 * 1000;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Follows the cars whenever this node decides, until `stopped`.
-pub async fn run(mut rules: Rules, engine: Arc<dyn Engine>, router: Arc<Router>, mut stopped: watch::Receiver<bool>) {
+pub async fn run(
+    mut rules: Rules,
+    engine: Arc<dyn Engine>,
+    router: Arc<Router>,
+    notify: Option<Arc<dyn Notify>>,
+    mut stopped: watch::Receiver<bool>,
+) {
     while !*stopped.borrow() {
         if decides(&*engine).await {
             let store = Store::new(engine.clone());
             let mut turn = Turn::new(&mut rules, store, engine.clone(), router.clone());
+            turn.notify = notify.clone();
             tracing::info!("this node follows the cars of CarCare");
             let ended = turn.run(&mut stopped).await;
             turn.watch(false);
@@ -67,6 +77,7 @@ struct Turn<'a> {
     store: Store,
     engine: Arc<dyn Engine>,
     router: Arc<Router>,
+    notify: Option<Arc<dyn Notify>>,
     pattern: Pattern,
     cars: HashMap<String, Tracked>,
     drives: ChannelName,
@@ -86,6 +97,7 @@ impl<'a> Turn<'a> {
             store,
             engine,
             router,
+            notify: None,
             pattern: Pattern::parse("cars/+/telemetry").expect("a pattern"),
             cars: HashMap::new(),
             drives: name(DRIVES),
@@ -224,6 +236,10 @@ impl<'a> Turn<'a> {
                 let key = what.map_or_else(|| format!("{id}/{kind}"), |what| format!("{id}/{kind}/{what}"));
                 value["groups"] = json!(self.rules.groups(id));
                 self.store.set(&self.alerts, &key, &value, ALERTS_MS).await?;
+                let is_new = self.engine.now_ms().saturating_sub(event.time) < NOTICE_AGE_MAX_MS;
+                if let Some((notify, notice)) = self.notify.as_ref().filter(|_| is_new).zip(notice(id, event)) {
+                    notify.notify(notice);
+                }
             }
         }
         Ok(())

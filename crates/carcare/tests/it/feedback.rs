@@ -1,6 +1,11 @@
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use millrace_carcare::feedback::{ALERTS, Config, DRIVES, Feedback, GEOFENCES};
+use millrace_carcare::feedback::{ALERTS, Config, DRIVES, Feedback, GEOFENCES, Notice, Notify};
 use millrace_delivery::PageLimit;
 use millrace_engine::{Engine, HistoryConfig, open, unix_ms};
 use millrace_node::Router;
@@ -205,4 +210,41 @@ async fn nonsense_in_telemetry_stops_nothing() {
         sleep(Duration::from_millis(20)).await;
     }
     feedback.stop();
+}
+
+#[derive(Default)]
+struct Notices(Mutex<Vec<Notice>>);
+
+impl Notify for Notices {
+    fn notify(&self, notice: Notice) {
+        self.0.lock().expect("no panic").push(notice);
+    }
+}
+
+#[tokio::test]
+async fn trouble_of_now_is_notified_once() {
+    let node = Node::open("memory");
+    let notices = Arc::new(Notices::default());
+    let notify: Arc<dyn Notify> = notices.clone();
+    let feedback = Feedback::start_with(&Config::default(), node.engine.clone(), node.router.clone(), Some(notify));
+    let feedback = feedback.expect("a thread");
+    let with_code = |start_ms: u64| {
+        let mut records = drive(start_ms, 1);
+        records.iter_mut().skip(20).for_each(|record| record["troubleCodes"] = json!(["P0301"]));
+        records
+    };
+    // Records that a gateway had stored for hours are published, but not notified.
+    node.send("8", &with_code(unix_ms() - 10 * 3_600_000)).await;
+    node.send("7", &with_code(unix_ms() - 200_000)).await;
+    node.wait(ALERTS, Since::State, "both alerts", |alerts| {
+        ["7/trouble-code/P0301", "8/trouble-code/P0301"]
+            .iter()
+            .all(|key| alerts.iter().any(|(k, _)| k.as_deref() == Some(key)))
+    })
+    .await;
+    feedback.stop();
+    let found = notices.0.lock().expect("no panic");
+    let [notice] = &found[..] else { panic!("one notice: {found:?}") };
+    assert_eq!((notice.subject.as_str(), notice.is_urgent), ("car-7", true));
+    assert_eq!(notice.message["title"], "Car 7: Trouble code P0301");
 }

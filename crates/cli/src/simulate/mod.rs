@@ -3,6 +3,7 @@
 mod earl;
 mod ticker;
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use clap::{Args as ClapArgs, Subcommand};
 use millrace_client::clock::now_ms;
-use millrace_client::server::Server;
+use millrace_client::server::{Server, Token};
+use millrace_simulate::answers::{self, Garage};
 use millrace_simulate::fleet::Fleet;
 use millrace_simulate::publisher::Publisher;
 use millrace_simulate::record::Record;
@@ -146,6 +148,9 @@ struct Destination {
     /// URL of the server: http://HOST:PORT, https://HOST:PORT, or udp://HOST:PORT for datagrams
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     to: String,
+    /// Do not answer requests to the cars (by default, the first 100 cars answer, unless the records go over UDP)
+    #[arg(long)]
+    no_answers: bool,
     #[command(flatten)]
     retry: Retry,
     #[command(flatten)]
@@ -183,22 +188,27 @@ async fn car(args: Car) -> anyhow::Result<()> {
         let record = row.with_context(|| args.csv.display().to_string())?;
         Ok(Some(vec![Record { timestamp: now_ms(), ..record }]))
     };
-    send_paced(&args.destination, args.interval, args.count, next).await
+    send_paced(&args.destination, args.interval, args.count, &RefCell::default(), next).await
 }
 
 async fn fleet(args: FleetArgs) -> anyhow::Result<()> {
     let mut fleet = Fleet::new(Town::default(), args.cars, args.seed);
     let step = args.interval.mul_f64(args.speedup);
-    let next = || Ok(Some(fleet.step(now_ms(), step)));
-    send_paced(&args.destination, args.interval, args.count, next).await
+    let garage = RefCell::new(Garage::default());
+    let next = || {
+        garage.borrow_mut().take_cleared().into_iter().for_each(|car| fleet.clear_codes(car));
+        Ok(Some(fleet.step(now_ms(), step)))
+    };
+    send_paced(&args.destination, args.interval, args.count, &garage, next).await
 }
 
 /// Publishes the records of `next` once per interval: until `next` returns `None`, `count` times, or until a signal
-/// arrives.
+/// arrives. Meanwhile the cars answer requests from what `garage` has taken of their records.
 async fn send_paced(
     destination: &Destination,
     interval: Duration,
     count: Option<u64>,
+    garage: &RefCell<Garage>,
     mut next: impl FnMut() -> anyhow::Result<Option<Vec<Record>>>,
 ) -> anyhow::Result<()> {
     destination.trust.decide()?;
@@ -207,10 +217,15 @@ async fn send_paced(
         Speak::Continuous => Rule::Continuous,
         Speak::Event => Rule::Event,
     });
-    let next = || Ok(next()?.map(|records| sender.select(records)));
+    let next = || {
+        let records = next()?;
+        records.iter().for_each(|records| garage.borrow_mut().take(records));
+        Ok(records.map(|records| sender.select(records)))
+    };
     let has_token = destination.login.is_given();
     ensure!(!has_token || !to.starts_with("udp://"), "--token has no effect with {to}: datagrams carry no token");
     let token = destination.login.clone().token()?;
+    let answering = answer(destination, token.clone(), garage);
     let mut publisher = Publisher::new(to, token, destination.retry.retry_for, |lost| output::note(lost)).await?;
     // The URL may contain a password.
     let shown = Server::parse(to).map_or_else(|_| to.clone(), |server| server.shown());
@@ -221,9 +236,28 @@ async fn send_paced(
     let outcome = tokio::select! {
         outcome = send_all(&mut publisher, interval, count, next) => outcome,
         stopped = stop_signal() => stopped,
+        () = answering => Ok(()),
     };
     output::note(status(&publisher));
     outcome
+}
+
+/// Answers requests to the cars. Never returns: cars that cannot answer still send their records.
+async fn answer(destination: &Destination, token: Option<Token>, garage: &RefCell<Garage>) {
+    let to = &destination.to;
+    if !destination.no_answers
+        && !to.starts_with("udp://")
+        && let Ok(server) = Server::parse(to)
+    {
+        // The cars exist after the first record.
+        let started = garage.borrow().started();
+        started.notified().await;
+        let retry_for = destination.retry.retry_for;
+        if let Err(error) = answers::answer(&server.with_token(token), garage, retry_for, |_| ()).await {
+            output::note(format_args!("the cars answer no requests: {error}"));
+        }
+    }
+    std::future::pending().await
 }
 
 async fn send_all(

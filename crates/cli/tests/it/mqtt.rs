@@ -342,3 +342,83 @@ fn silent_mqtt_client_is_disconnected() {
     let mut other = Client::open(&address);
     assert!(other.receive().is_empty(), "a client that sends no CONNECT");
 }
+
+/// A message as the OwnTracks app publishes it, with the retain flag and quality of service 1.
+const OWNTRACKS: &str = include_str!("../../../ingest/tests/fixtures/owntracks-mqtt.json");
+
+#[test]
+fn owntracks_over_mqtt_is_a_device() {
+    if !has_mosquitto() {
+        return;
+    }
+    let (server, address) = server(&[]);
+    let publish = |topic: &str, payload: &str| {
+        let args = ["-t", topic, "-q", "1", "-r", "-m", payload];
+        assert!(mosquitto("mosquitto_pub", &address, &args).status().expect("it starts").success(), "{topic}");
+    };
+    publish("owntracks/jane/phone", OWNTRACKS);
+    let history = server.get("/v1/channels/cars/jane-phone/telemetry?since=earliest").body;
+    let page: serde_json::Value = serde_json::from_str(&history).expect("JSON");
+    let record = &page["messages"][0]["data"];
+    assert_eq!((&record["carId"], &record["gpsLatitude"]), (&"jane-phone".into(), &47.53398.into()), "{history}");
+    assert_eq!((&record["timestamp"], &record["speed"]), (&1_397_028_600_000_u64.into(), &13.889.into()), "{history}");
+    // The other apps of the user read the message itself, and the list of cars has the device.
+    let raw = server.get("/v1/channels/owntracks/jane/phone?since=earliest").body;
+    assert!(raw.contains("\"_type\":\"location\""), "{raw}");
+    assert!(server.get("/v1/channels/fleet?state").body.contains("jane-phone"));
+    // The topic names the device, not the payload. Repeated and other messages give no record; all are accepted.
+    publish("owntracks/jane/watch", OWNTRACKS);
+    for payload in
+        [OWNTRACKS, "{\"_type\":\"lwt\",\"tst\":1}", "{\"_type\":\"encrypted\",\"data\":\"x\"}", "nonsense", ""]
+    {
+        publish("owntracks/jane/phone", payload);
+    }
+    let count = |device: &str| {
+        let history = server.get(&format!("/v1/channels/cars/{device}/telemetry?since=earliest")).body;
+        history.matches("\"carId\"").count()
+    };
+    assert_eq!((count("jane-phone"), count("jane-watch")), (1, 1));
+}
+
+#[test]
+fn owntracks_needs_the_permission_for_the_device() {
+    if !has_mosquitto() {
+        return;
+    }
+    const SECRET: &str = "0123456789abcdef0123456789abcdef";
+    let mut server = Server::start_from(
+        millrace(&[
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--set",
+            "mqtt.listen=127.0.0.1:0",
+            "--set",
+            "ingest.enabled=on",
+        ])
+        .env("MILLRACE_AUTH__SECRET", SECRET),
+    );
+    let line = server.process.err.wait_for("serving MQTT");
+    let address = line.rsplit("address=").next().expect("the address is last").trim().to_owned();
+    let token = |args: &[&str]| {
+        let created = Process::start(
+            millrace(&["token", "create", "--sub", "x"]).args(args).env("MILLRACE_AUTH__SECRET", SECRET),
+        );
+        created.finish().out.trim().to_owned()
+    };
+    let history = |device: &str| {
+        let reader = format!("Authorization: Bearer {}", token(&["--subscribe", "#", "--history", "#"]));
+        server.ask("GET", &format!("/v1/channels/cars/{device}/telemetry?since=earliest"), &[&reader], "").body
+    };
+    let publish = |token: &str, topic: &str| {
+        let args = ["-u", "x", "-P", token, "-t", topic, "-q", "1", "-m", OWNTRACKS];
+        mosquitto("mosquitto_pub", &address, &args).status().expect("it starts").success()
+    };
+    assert!(publish(&token(&["--publish", "owntracks/jane/+"]), "owntracks/jane/phone"));
+    assert_eq!(history("jane-phone").matches("\"carId\"").count(), 0);
+    assert!(publish(
+        &token(&["--publish", "owntracks/jane/phone", "--publish", "cars/jane-phone/#"]),
+        "owntracks/jane/phone"
+    ));
+    assert_eq!(history("jane-phone").matches("\"carId\"").count(), 1);
+}

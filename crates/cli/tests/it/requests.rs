@@ -149,3 +149,51 @@ fn asking_and_answering_are_separate_permissions() {
     }
     assert_eq!(ask(&server, "GET", &path, &[], "").0, 401);
 }
+
+#[test]
+fn simulated_cars_answer_also_what_was_asked_before() {
+    let server = Server::start(&[]);
+    let (_, early) = ask(&server, "POST", "/v1/requests/2", &[], "{\"ask\":\"fuel\"}");
+    let file = [&["file", "send", "files/1/to-car"][..], &["--to", &server.url]].concat();
+    let path = folder("simulated").join("settings.json");
+    fs::write(&path, "{\"speed_max\": 120}").expect("a file");
+    let sent = Process::start(millrace(&file).arg(&path)).finish();
+    let sha256 = sent.out.trim().to_owned();
+    let args = ["simulate", "fleet", "--cars", "3", "--seed", "7", "--interval", "50ms", "--to", &server.url];
+    let _fleet = Process::start(&mut millrace(&args));
+    let answer = |car: &str, asked: &Value| -> Value {
+        let path = format!("/v1/requests/{car}/{}", asked["id"].as_str().expect("an id"));
+        let answer = server.get_until(&path, |answer| answer.body.contains("\"state\":\"answered\""));
+        serde_json::from_str::<Value>(&answer.body).expect("JSON")["answer"].clone()
+    };
+    assert!(answer("2", &early)["fuel"].is_f64(), "the car was away when it was asked");
+    let ask_car = |request: &str| {
+        let (_, asked) = ask(&server, "POST", "/v1/requests/1", &[], request);
+        answer("1", &asked)
+    };
+    assert!(ask_car("{\"ask\":\"position\"}")["gpsLatitude"].is_f64());
+    assert!(ask_car("{\"ask\":\"trouble-codes\"}")["troubleCodes"].is_array());
+    assert!(ask_car("{\"do\":\"clear-trouble-codes\"}")["cleared"].is_array());
+    assert!(ask_car("{\"do\":\"explode\"}")["error"].is_string());
+    let taken = ask_car(&json!({"read": "files/1/to-car", "sha256": sha256}).to_string());
+    assert_eq!((&taken["bytes"], &taken["sha256"]), (&json!(18), &json!(sha256)));
+    let log = ask_car("{\"send\":\"drive.csv\"}");
+    let out = path.with_extension("csv");
+    let (to, sha256) = (["--to", &server.url], log["sha256"].as_str().expect("a hash"));
+    let received = Process::start(
+        millrace(&["file", "receive", "files/1/from-car", "--sha256", sha256]).args(to).arg("--out").arg(&out),
+    );
+    assert_eq!(received.finish().code, Some(0));
+    assert!(fs::read_to_string(&out).expect("a file").starts_with("time,lat,lon,elevation"));
+}
+
+#[test]
+fn simulated_cars_without_answers_only_publish() {
+    let server = Server::start(&[]);
+    let (_, asked) = ask(&server, "POST", "/v1/requests/1", &[], "{\"ask\":\"fuel\"}");
+    let args = ["simulate", "fleet", "--cars", "1", "--count", "3", "--interval", "100ms", "--no-answers"];
+    let ended = Process::start(millrace(&args).args(["--to", &server.url])).finish();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let path = format!("/v1/requests/1/{}", asked["id"].as_str().expect("an id"));
+    assert_eq!(ask(&server, "GET", &path, &[], "").1["state"], "queued");
+}

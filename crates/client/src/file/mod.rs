@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use receive::{ReceiveError, receive};
-pub use send::{SendError, send};
+pub use send::{SendError, send, send_from};
 
 use crate::subscription::Message;
 
@@ -69,6 +69,8 @@ pub enum Piece {
 #[derive(Debug)]
 pub struct Assembler {
     bytes_max: u64,
+    /// SHA-256 of the file to assemble. `None`: the first file of the channel.
+    wanted: Option<String>,
     manifest: Option<Manifest>,
     next: u64,
     bytes: u64,
@@ -84,7 +86,12 @@ impl Manifest {
 
 impl Assembler {
     pub fn new(bytes_max: u64) -> Self {
-        Self { bytes_max, manifest: None, next: 0, bytes: 0, hash: Sha256::new() }
+        Self { bytes_max, wanted: None, manifest: None, next: 0, bytes: 0, hash: Sha256::new() }
+    }
+
+    /// Assembles the file with this SHA-256, and ignores all others.
+    pub fn only(self, sha256: Option<String>) -> Self {
+        Self { wanted: sha256, ..self }
     }
 
     /// Handles the next message of the channel.
@@ -95,7 +102,7 @@ impl Assembler {
         let key = message.key.as_deref().unwrap_or_default();
         let Some(manifest) = &self.manifest else {
             return match serde_json::from_str::<First>(message.data.get()) {
-                Ok(First { file }) if file.sha256 == key => self.begin(file),
+                Ok(First { file }) if file.sha256 == key && self.wants(key) => self.begin(file),
                 _ => Ok(Piece::Ignored),
             };
         };
@@ -116,6 +123,10 @@ impl Assembler {
             true => Ok(Piece::Last(data)),
             false => Err(FileError::Damaged(manifest.name.clone())),
         }
+    }
+
+    fn wants(&self, sha256: &str) -> bool {
+        self.wanted.as_ref().is_none_or(|wanted| wanted == sha256)
     }
 
     fn begin(&mut self, manifest: Manifest) -> Result<Piece, FileError> {
@@ -178,6 +189,18 @@ mod tests {
             }
         }
         panic!("the file is not complete");
+    }
+
+    #[test]
+    fn only_the_wanted_file_is_assembled() {
+        let (_, sha256, messages) = file();
+        let other = message(
+            &"0".repeat(64),
+            &json!({"file": {"name": "b", "bytes": 1, "sha256": "0".repeat(64), "chunk_bytes": 1}}),
+        );
+        let mut assembler = Assembler::new(100).only(Some(sha256));
+        assert_eq!(assembler.handle(&other), Ok(Piece::Ignored));
+        assert!(matches!(assembler.handle(&messages[0]), Ok(Piece::Begin(_))));
     }
 
     #[test]

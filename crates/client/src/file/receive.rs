@@ -25,7 +25,8 @@ pub enum ReceiveError {
     Ended,
 }
 
-/// Reads the channel of `options` until its first file is complete, and returns path and manifest.
+/// Reads the channel of `options` until its first file, or the one with the SHA-256 `only`, is complete, and returns
+/// path and manifest.
 ///
 /// The bytes are written beside the path, with the extension `part`; the file gets its name once its SHA-256 is right.
 /// Errors: those of the assembler, the subscription and the disk. The partial file is deleted then.
@@ -33,9 +34,10 @@ pub async fn receive(
     options: &Options,
     out: Option<&Path>,
     bytes_max: u64,
+    only: Option<String>,
     mut progress: impl FnMut(&Update),
 ) -> Result<(PathBuf, Manifest), ReceiveError> {
-    let mut assembler = Assembler::new(bytes_max);
+    let mut assembler = Assembler::new(bytes_max).only(only);
     let mut target: Option<Target> = None;
     let mut result: Option<Result<(PathBuf, Manifest), ReceiveError>> = None;
     let mut sink = |update: Update| {

@@ -26,20 +26,38 @@ pub enum SendError {
     Publish(#[from] PublishError),
 }
 
-/// Publishes a file to a channel, and returns its manifest.
-///
-/// Each chunk is sent after the server has accepted the previous one. A server whose readers are slow asks to wait
-/// (`congested`), so the sender is never faster than they are. Memory: one chunk.
-/// Errors: the file cannot be read or changes; those of the publisher.
+/// Publishes the file at a path to a channel, and returns its manifest. See [`send_from`].
 pub async fn send(
     publisher: &mut HttpPublisher,
     server: &Server,
     channel: &str,
     path: &Path,
+    progress: impl FnMut(u64, &Manifest),
+) -> Result<Manifest, SendError> {
+    let file = File::open(path).map_err(|error| SendError::Read(path.to_owned(), error))?;
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    send_from(publisher, server, channel, name, file, progress).await.map_err(|error| match error {
+        SendError::Read(_, error) => SendError::Read(path.to_owned(), error),
+        SendError::Changed(_) => SendError::Changed(path.to_owned()),
+        error => error,
+    })
+}
+
+/// Publishes a file to a channel, and returns its manifest.
+///
+/// Each chunk is sent after the server has accepted the previous one. A server whose readers are slow asks to wait
+/// (`congested`), so the sender is never faster than they are. Memory: one chunk.
+/// Errors: the file cannot be read or changes; those of the publisher.
+pub async fn send_from(
+    publisher: &mut HttpPublisher,
+    server: &Server,
+    channel: &str,
+    name: String,
+    mut file: impl Read + Seek,
     mut progress: impl FnMut(u64, &Manifest),
 ) -> Result<Manifest, SendError> {
-    let read_error = |error| SendError::Read(path.to_owned(), error);
-    let mut file = File::open(path).map_err(read_error)?;
+    let path = PathBuf::from(&name);
+    let read_error = |error| SendError::Read(path.clone(), error);
     let (mut hash, mut bytes) = (Sha256::new(), 0);
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
@@ -50,7 +68,6 @@ pub async fn send(
             break;
         }
     }
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let sha256 = hex(&hash.finalize());
     let manifest = Manifest { name, bytes, sha256, chunk_bytes: CHUNK_BYTES as u64 };
     let url = format!("/v1/channels/{}", query_value(channel));
@@ -71,12 +88,12 @@ pub async fn send(
     }
     match hex(&again.finalize()) == manifest.sha256 {
         true => Ok(manifest),
-        false => Err(SendError::Changed(path.to_owned())),
+        false => Err(SendError::Changed(path)),
     }
 }
 
 /// Reads until the buffer is full or the file ends.
-fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+fn fill(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while length < buffer.len() {
         match file.read(&mut buffer[length..])? {

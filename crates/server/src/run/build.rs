@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use millrace_carcare::feedback::Feedback;
+use millrace_carcare::feedback::{Feedback, Notify};
 use millrace_engine::{Engine, WithLocal};
 use millrace_hooks::Hooks;
 use millrace_node::Router;
@@ -29,6 +29,7 @@ use crate::{
     lab::Lab,
     metrics::{NodeMetrics, ShardMetrics},
     pages::Site,
+    push::NotifyCars,
     secure,
     tls::Tls,
     traces,
@@ -108,7 +109,9 @@ pub fn build(
     let presence = config.lists().map(start).transpose()?;
     presence.iter().for_each(|presence| presence.share_with(old_node.as_deref()));
     router.set_node(&node, presence.as_ref().map(|presence| presence.observer()));
-    let start_feedback = || Feedback::start(&config.carcare, engine.clone(), router.clone()).map(Arc::new);
+    let notify = push.clone().map(|push| Arc::new(NotifyCars(push)) as Arc<dyn Notify>);
+    let start_feedback =
+        || Feedback::start_with(&config.carcare, engine.clone(), router.clone(), notify.clone()).map(Arc::new);
     let feedback = config.carcare.feedback.then(start_feedback).transpose()?;
     let metrics: Vec<ShardMetrics> = (0..shards).map(|_| ShardMetrics::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));

@@ -86,6 +86,10 @@ impl Conduct {
         self.codes.iter().map(|(code, _)| *code).collect()
     }
 
+    pub fn clear_codes(&mut self) {
+        self.codes.clear();
+    }
+
     pub fn controls(&self) -> Controls {
         let plan = self.current.map(|current| current.plan);
         Controls {

@@ -63,6 +63,11 @@ impl Fleet {
         self.cars.iter_mut().flat_map(Car::take_labels).collect()
     }
 
+    /// Erases the stored trouble codes of a car. A fault that lasts is stored again when the car next detects it.
+    pub fn clear_codes(&mut self, car: u32) {
+        self.cars.iter_mut().filter(|each| each.id() == car).for_each(|each| each.conduct.clear_codes());
+    }
+
     pub fn town(&self) -> &Town {
         &self.town
     }

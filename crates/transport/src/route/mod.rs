@@ -35,7 +35,7 @@ use crate::{
 pub use crate::http::{ENDPOINTS, Endpoint, method_not_allowed};
 pub use context::{Arrival, Context, Door, Pages};
 pub use handover::{Handover, Routed, plain};
-pub use routes::{Answering, Publishing, Question, Routes, ShardPort};
+pub use routes::{Answering, Publishing, Question, Routes, ShardPort, Taking};
 
 /// Handles a request. Errors become problem details. No input causes a panic.
 pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Routed {

@@ -3,7 +3,7 @@ use std::{cell::RefCell, pin::Pin, rc::Rc};
 use bytes::Bytes;
 use http::request::Parts;
 use hyper::body::Incoming;
-use millrace_protocol::{Error, Position};
+use millrace_protocol::{ChannelName, Error, Position};
 use millrace_rtc::Candidates;
 
 use super::{context::Context, handover::Routed};
@@ -21,6 +21,9 @@ pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Routed, Error>> + 'a
 
 /// Future of a publication; returns its position.
 pub type Publishing<'a> = Pin<Box<dyn Future<Output = Result<Position, Error>> + 'a>>;
+
+/// Future of a publication that routes take in addition to its channel.
+pub type Taking<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
 
 /// Datagram port of a shard, as routes see it before it is served.
 pub struct ShardPort {
@@ -66,6 +69,27 @@ pub trait Routes {
         _datagram: Bytes,
     ) -> Option<Publishing<'a>> {
         None
+    }
+
+    /// Returns true if MQTT publications of this channel have a format of these routes, so that
+    /// [`Routes::take_mqtt`] takes them.
+    fn takes_mqtt(&self, _channel: &ChannelName) -> bool {
+        false
+    }
+
+    /// Takes an MQTT publication for which [`Routes::takes_mqtt`] is true, before it is published to its channel. The
+    /// caller has the permission to publish to the channel.
+    ///
+    /// Errors: the publication is refused, and the client repeats it. What a repetition would not change is no error.
+    fn take_mqtt<'a>(
+        &'a self,
+        _context: &'a Context,
+        _publisher: &'a dyn Publisher,
+        _caller: &'a Caller,
+        _channel: &'a ChannelName,
+        _payload: &'a [u8],
+    ) -> Taking<'a> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Adds protocols to the datagram port of the shard. They come before the data channels.

@@ -34,6 +34,7 @@ mod keep_alive;
 mod load_meter;
 mod memory_meter;
 mod refusals;
+mod topics;
 mod udp;
 mod write_timeout;
 
@@ -55,6 +56,7 @@ use crate::{
 };
 use memory_meter::MemoryMeter;
 use refusals::Refusals;
+use topics::RouteTopics;
 use write_timeout::WriteTimeoutStream;
 
 /// First bytes of an HTTP/2 client. Source: RFC 9113, section 3.4.
@@ -175,7 +177,9 @@ pub async fn serve(
     let tls = listener.tls.map(|settings| Rc::new(tls::Acceptor::new(settings)));
     let listener = TcpListener::from_std(listener.socket)?;
     let event_loop = EventLoop::new(context.shard.clone(), context.admission.clone());
-    let mqtt = context.mqtt().map(|node| mqtt::Host::new(event_loop.clone(), node.clone()));
+    let mqtt = context
+        .mqtt()
+        .map(|node| mqtt::Host::new(event_loop.clone(), node.clone(), Rc::new(RouteTopics(context.clone()))));
     let server = Rc::new(Server { context: context.clone(), event_loop: event_loop.clone(), mqtt });
     let turns = context.shard.clone();
     let mut tasks = vec![spawn_local(async move { turns.run().await })];

@@ -1,5 +1,7 @@
 /** Language and units of this page, kept in the browser. */
-import { ENGLISH, LANGUAGES, load, textOf, word, type Dictionary, type Language, type Word } from './words';
+import { UNKNOWN, formatIn, number } from '../../lib/format';
+import type { TRANSPORTS } from '../../lib/transports';
+import { ENGLISH, LANGUAGES, fill, load, type Dictionary, type Language, type Word } from './words';
 
 export type Units = 'metric' | 'imperial';
 
@@ -43,6 +45,7 @@ async function speak(next: Language): Promise<void> {
     const loaded = await load(next);
     // A later choice may have been loaded first.
     if (next !== language) return;
+    formatIn(next);
     dictionary = loaded;
     document.documentElement.lang = next;
   } catch {
@@ -69,9 +72,38 @@ export const settings = {
 };
 
 /** Returns a word in the chosen language. */
-export const t = (key: Word, a?: string | number, b?: string | number): string => word(dictionary, key, a, b);
+export const t = (key: Word, ...places: readonly (string | number)[]): string => fill(dictionary.words[key], places);
 
-export const eventText = (type: string): readonly [name: string, advice: string] => textOf(dictionary, type);
+/** Returns the words of the parts that are loaded later, unless the language is English. */
+export const laterWords = (): Dictionary['later'] => dictionary.later;
+
+/** Returns the advice about kinds of events, unless the language is English. */
+export const laterAdvice = (): Dictionary['advice'] => dictionary.advice;
+
+/** Returns the words of the form for a token, unless the language is English. */
+export const tokenWords = (): Dictionary['token'] => dictionary.token;
+
+/** Returns what a transport does, in the chosen language. */
+export const howOf = ({ name, how }: (typeof TRANSPORTS)[number]): string => dictionary.transports?.[name] ?? how;
+
+/** Returns what a service worker needs to show notifications in the chosen language; `null` for English. */
+export const spoken = () => (dictionary === ENGLISH ? null : { car: dictionary.words.car, events: dictionary.events, advice: { ...dictionary.advice, ...dictionary.trouble?.ADVICE }, codes: dictionary.trouble?.CODES });
+
+/** Returns meaning and advice of a trouble code in the chosen language, from the English ones of the server. */
+export const troubleText = (code: string, meaning = '', advice = ''): readonly [meaning: string, advice: string] => {
+  const { trouble } = dictionary;
+  return trouble ? [trouble.meaningOf(code), trouble.ADVICE[advice] ?? advice] : [meaning, advice];
+};
+
+/** Returns the name of an event that a car reports, such as `trouble_code`. */
+export const eventName = (event: string, code?: string): string => [nameOf(event.replaceAll('_', '-')), code].filter(Boolean).join(' ');
+
+/** Returns a heading, such as `NE 45°`. */
+export const compass = (heading: number | undefined): string =>
+  heading === undefined ? UNKNOWN : `${t('compass').split(' ')[Math.round(heading / 45) % 8]} ${number(heading)}°`;
+
+/** Returns the name of a kind of event; an unknown kind has its own name. */
+export const nameOf = (type: string): string => dictionary.events[type] ?? type.replaceAll('-', ' ');
 
 /** Converts m/s to the chosen unit. */
 export const speed = (metersPerSecond: number | undefined): number | undefined =>

@@ -1,5 +1,3 @@
-import { UNKNOWN, number } from '../../lib/format';
-
 /** Id of a car: a number, or the text that a phone or tracker sends. */
 export type CarId = number | string;
 
@@ -55,25 +53,3 @@ export function isTelemetry(value: unknown): value is Telemetry {
     Math.abs(r.gpsLongitude as number) <= 180
   );
 }
-
-const EVENT_NAMES: Record<string, string> = {
-  harsh_braking: 'Harsh braking',
-  harsh_acceleration: 'Harsh acceleration',
-  harsh_cornering: 'Harsh cornering',
-  accident: 'Accident',
-  high_rpm: 'High rpm',
-  trouble_code: 'Trouble code',
-};
-
-export function eventName(event: string, code?: string): string {
-  const name = EVENT_NAMES[event] ?? event.replaceAll('_', ' ');
-  return code ? `${name} ${code}` : name;
-}
-
-const COMPASS = ['N', 'NE', 'E', 'SE', 'S', 'SW', 'W', 'NW'];
-
-export const compass = (heading: number | undefined): string =>
-  heading === undefined ? UNKNOWN : `${COMPASS[Math.round(heading / 45) % 8]} ${number(heading)}°`;
-
-export const kmh = (metresPerSecond: number | undefined): number | undefined =>
-  metresPerSecond === undefined ? undefined : metresPerSecond * 3.6;

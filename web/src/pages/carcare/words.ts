@@ -1,3 +1,7 @@
+import type { TokenWords } from '../../lib/TokenForm.svelte';
+import type { PageTransport } from '../../lib/transports';
+import type { LaterWord } from './panels/words';
+
 /** Words of this page in its languages. A missing word is an error of the types. */
 const en = {
   car: 'Car',
@@ -33,55 +37,76 @@ const en = {
   fuel: 'Fuel',
   oil: 'Oil',
   replay: 'Replay a drive',
-  driving: 'Driving',
   scoreOf: 'Score {a} of 100',
-  thisDrive: 'This drive',
-  lastDrive: 'Last drive',
-  per100: 'Last 100 km',
-  drives: 'Drives',
-  points: '{a} points per 100 km',
-  inProgress: 'in progress',
-  noEvents: 'no events',
   alerts: 'Alerts',
-  noAlerts: 'No alerts in the last 24 hours.',
-  whatToDo: 'What to do',
   geofences: 'Geofences',
-  noGeofences: 'No geofences. A geofence reports when a car enters or leaves an area.',
-  name: 'Name',
-  radius: 'Radius in meters',
-  addHere: 'Add around the middle of the map',
-  delete: 'Delete {a}',
-  notSaved: 'The geofence was not saved: {a}.',
   settings: 'Units and language',
-  units: 'Units',
-  metric: 'Kilometers',
-  imperial: 'Miles',
-  language: 'Language',
   noSelection: 'Choose a car on the map or in the list to see its instruments.',
   recentEvents: 'Recent events',
+  notifications: 'Notifications',
+  askCar: 'Ask the car',
+  files: 'Files',
+  notLoaded: 'This part cannot be loaded without a connection.',
+  tryAgain: 'Try again',
+  compass: 'N NE E SE S SW W NW',
+  speedNow: 'Speed over 2 minutes: now {a} {c}, highest {b} {c}.',
+  noSpeed: 'No speed received yet.',
+  twoMinutesAgo: '2 min ago',
+  speedIn: 'Speed, {a}',
+  now: 'now',
+  unknown: 'unknown',
+  rpm: 'rpm',
+  view: 'View',
+  showMore: 'Show more',
+  showLess: 'Show less',
+  map: 'Map',
+  documentation: 'Documentation',
+  zoomIn: 'Zoom in',
+  zoomOut: 'Zoom out',
+  showAll: 'Show all cars',
+  follow: 'Follow the selected car',
+  startPage: 'Millrace start page',
+  noMap: 'The map cannot be drawn: {a}. Enable WebGL in the browser, then reload the page. The list and the instruments still work.',
+  offline: 'You are offline.',
+  lastKnown: 'The map shows the last known positions.',
+  disconnected: 'Disconnected.',
+  closed: 'The connection was closed.',
+  lost: 'Connection lost.',
+  reconnecting: 'Reconnecting',
+  inSeconds: 'in {a} s',
+  connectingOver: 'Connecting over {a}…',
+  reload: 'Reload',
+  retryNow: 'Retry now',
+  transport: 'Transport',
+  noneYet: 'none yet',
+  connected: 'connected',
+  connecting: 'connecting',
+  isClosed: 'closed',
+  isOffline: 'offline',
+  hidden: 'hidden',
+  notConnected: 'Not connected',
+  isConnecting: 'Connecting',
 } as const;
 
 export type Word = keyof typeof en;
 
-/** Name and advice of each kind of event, by its `type`. */
-export type Texts = Record<string, readonly [name: string, advice: string]>;
-
-const enEvents: Texts = {
-  'harsh-braking': ['Harsh braking', 'Keep more distance and release the accelerator earlier.'],
-  'harsh-acceleration': ['Harsh acceleration', 'Accelerate more gently: it saves fuel and costs only seconds.'],
-  'harsh-cornering': ['Harsh cornering', 'Slow down before the bend, not in it.'],
-  'gear-too-high': ['Gear too high', 'Shift down: the engine labors at low revolutions.'],
-  'gear-too-low': ['Gear too low', 'Shift up: a higher gear needs less fuel at this speed.'],
-  'high-rpm': ['High revolutions', 'Shift up or ease off: the engine runs at high revolutions.'],
-  idling: ['Idling', 'Switch the engine off if you wait longer.'],
-  overheating: ['Engine overheats', 'Switch the heater to full, stop safely, and let the engine cool. Do not open the hot radiator.'],
-  'oil-pressure': ['Low oil pressure', 'Stop safely and switch the engine off at once; then check the oil level.'],
-  'low-fuel': ['Low fuel', 'Refuel soon.'],
-  'trouble-code': ['Trouble code', 'Have the code read and repaired.'],
-  lamp: ['Engine lamp lit', 'If it flashes, reduce speed; have the car checked soon.'],
-  accident: ['Possible accident', 'Call the driver; if there is no answer, call the emergency services (112).'],
-  'geofence-enter': ['Entered', 'The car has entered the area.'],
-  'geofence-exit': ['Left', 'The car has left the area.'],
+/** Name of each kind of event, by its `type`. */
+const enEvents: Record<string, string> = {
+  'harsh-braking': 'Harsh braking',
+  'harsh-acceleration': 'Harsh acceleration',
+  'harsh-cornering': 'Harsh cornering',
+  'gear-too-high': 'Gear too high',
+  'gear-too-low': 'Gear too low',
+  'high-rpm': 'High revolutions',
+  idling: 'Idling',
+  overheating: 'Engine overheats',
+  'oil-pressure': 'Low oil pressure',
+  'low-fuel': 'Low fuel',
+  'trouble-code': 'Trouble code',
+  lamp: 'Engine lamp lit',
+  accident: 'Possible accident',
+  'geofence-enter': 'Entered',
+  'geofence-exit': 'Left',
 };
 
 export const LANGUAGES = { en: 'English', de: 'Deutsch' } as const;
@@ -90,7 +115,16 @@ export type Language = keyof typeof LANGUAGES;
 /** All words of a language. */
 export interface Dictionary {
   readonly words: Record<Word, string>;
-  readonly events: Texts;
+  readonly events: Record<string, string>;
+  /** Advice about each kind of event; English has it beside the parts that are loaded later. */
+  readonly advice?: Record<string, string>;
+  /** Words of the parts that are loaded later; English has them beside these parts. */
+  readonly later?: Record<LaterWord, string>;
+  /** Texts of trouble codes; the English ones come from the server. */
+  readonly token?: TokenWords;
+  /** Description of each transport, by its name. */
+  readonly transports?: Record<PageTransport, string>;
+  readonly trouble?: { readonly meaningOf: (code: string) => string; readonly ADVICE: Record<string, string>; readonly CODES: Record<string, string> };
 }
 
 export const ENGLISH: Dictionary = { words: en, events: enEvents };
@@ -99,12 +133,6 @@ export const ENGLISH: Dictionary = { words: en, events: enEvents };
 export const load = async (language: Language): Promise<Dictionary> =>
   language === 'de' ? (await import('./words.de')).GERMAN : ENGLISH;
 
-/** Returns a word with its places `{a}` and `{b}` filled in. */
-export function word({ words }: Dictionary, key: Word, a: string | number = '', b: string | number = ''): string {
-  return words[key].replace('{a}', String(a)).replace('{b}', String(b));
-}
-
-/** Returns the name and the advice of a kind of event; an unknown kind has its own name, and no advice. */
-export function textOf({ events }: Dictionary, type: string): readonly [name: string, advice: string] {
-  return events[type] ?? [type.replaceAll('-', ' '), ''];
-}
+/** Fills in the places `{a}`, `{b}` and `{c}` of a text. */
+export const fill = (text: string, places: readonly (string | number)[]): string =>
+  text.replace(/\{([abc])\}/g, (_, place: string) => String(places['abc'.indexOf(place)] ?? ''));

@@ -30,12 +30,16 @@ use millrace_delivery::ConnId;
 use millrace_mqtt::{Action, Connect, Frame, Reason};
 use millrace_node::Metrics;
 use millrace_protocol::{
-    Encoding,
+    ChannelName, Encoding, Error,
     websocket::{self, DecoderLimits, Message},
 };
 
 use crate::{
-    admission::limits::{ConnectionQuotas, ConnectionSlot, Direction},
+    admission::{
+        Publisher,
+        access::Caller,
+        limits::{ConnectionQuotas, ConnectionSlot, Direction},
+    },
     connection::{
         CommandQueue, ConnectionProtocol, EventLoop, OUT_BYTES_MAX,
         mqtt::{Link, Node},
@@ -54,19 +58,37 @@ const CONNECT_BYTES_MAX: usize = 32 * 1024;
 pub struct Host {
     pub event_loop: Rc<EventLoop>,
     pub node: Arc<Node>,
+    topics: Rc<dyn TopicFormats>,
     /// Connections by the second at which their silence is checked next. Only the newest entry of each counts.
     silence: RefCell<BTreeMap<u32, Vec<ConnId>>>,
     /// Connections with shared subscriptions.
     shared: RefCell<BTreeSet<ConnId>>,
 }
 
+/// Formats of topics that code above this module knows.
+pub trait TopicFormats {
+    /// Returns true if publications of this channel have a known format.
+    fn knows(&self, channel: &ChannelName) -> bool;
+
+    /// Takes a publication of a known format, before it is published to its channel.
+    ///
+    /// Errors: the publication is refused.
+    fn take<'a>(
+        &'a self,
+        publisher: &'a dyn Publisher,
+        caller: &'a Caller,
+        channel: &'a ChannelName,
+        payload: &'a [u8],
+    ) -> Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
+}
+
 /// Work that continues after the packet that began it.
 type Running = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Host {
-    pub fn new(event_loop: Rc<EventLoop>, node: Arc<Node>) -> Rc<Self> {
+    pub fn new(event_loop: Rc<EventLoop>, node: Arc<Node>, topics: Rc<dyn TopicFormats>) -> Rc<Self> {
         let (silence, shared) = Default::default();
-        Rc::new(Self { event_loop, node, silence, shared })
+        Rc::new(Self { event_loop, node, topics, silence, shared })
     }
 
     /// Takes over a connection. `rest` are bytes that were received already.

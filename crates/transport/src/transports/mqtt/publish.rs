@@ -30,7 +30,8 @@ impl Host {
             }
         };
         let admission = self.event_loop.admission();
-        if !incoming.is_retained && !admission.may_delay(target.channel()) {
+        let has_format = self.topics.knows(target.channel());
+        if !has_format && !incoming.is_retained && !admission.may_delay(target.channel()) {
             let Incoming { publication, id: packet, qos, .. } = incoming;
             let bytes_max = admission.config().message_bytes_max.max(1);
             let publisher = BarePublisher { event_loop: &self.event_loop, id };
@@ -63,6 +64,11 @@ impl Host {
             let Incoming { channel, publication, id: packet, qos, is_retained } = incoming;
             let kept = is_retained.then(|| publication.clone());
             let shard = host.event_loop.shard();
+            if has_format && let Err(error) = host.offer(&publisher, &channel, &publication).await {
+                link.borrow_mut().target = Some(target);
+                host.answer_packet(&link, packet, qos, Err::<(), _>(error));
+                return shard.sockets().flush_mqtt(id);
+            }
             let published = admission::publish(shard, &publisher, bytes_max, &mut target, publication).await;
             let outcome = match (published, kept) {
                 (Ok(_), Some(kept)) => host.retain(&channel, kept).await,
@@ -72,6 +78,19 @@ impl Host {
             host.answer_packet(&link, packet, qos, outcome);
             shard.sockets().flush_mqtt(id);
         }))
+    }
+
+    /// Passes a publication to the code that knows its format.
+    ///
+    /// Errors: those of [`super::TopicFormats::take`].
+    async fn offer(
+        &self,
+        publisher: &BarePublisher<'_>,
+        channel: &ChannelName,
+        publication: &NewPublication,
+    ) -> Result<(), Error> {
+        let caller = self.event_loop.shard().sockets().grants.caller(publisher.id)?.clone();
+        self.topics.take(publisher, &caller, channel, &publication.data).await
     }
 
     /// Returns the target of a publication. Most clients publish to the same channel again.
