@@ -2,15 +2,19 @@
 //!
 //! - [`switch`]: rooms and members; which packets go to which member, and which layer of a video
 //! - [`egress`]: outgoing media packets of one member: RTP, SRTP, retransmission, bandwidth estimate, probing
+//! - [`cascade`]: links to other nodes, for rooms on several nodes
 //! - [`mixer`]: decodes the audio of a room, and encodes one mix for each listener
 //! - [`MediaClient`], [`Sink`]: the client's end, for load generators and tests
 //!
-//! No sockets, no clock, no threads: datagrams and the time are inputs. `egress` and `mixer` know nothing of `switch`.
+//! No sockets, no clock, no threads: datagrams and the time are inputs. `egress`, `cascade` and `mixer` know nothing of
+//! `switch`.
 //!
 //! Read first: [`switch::Switch`], [`egress::Egress`], [`mixer::Mixer`].
 
+pub mod cascade;
 mod client;
 pub mod egress;
+mod loudness;
 mod member_id;
 pub mod mixer;
 pub mod switch;

@@ -3,11 +3,11 @@
 //!
 //! The owner holds a lease: an entry in a state that all nodes read, and that only compare-and-set changes. A lease
 //! needs no common clock. The owner writes the entry every [`RENEW_INTERVAL`], and stops to act [`OWNER_TIMEOUT`] after
-//! it *sent* the last write that succeeded. Another node takes over [`LEASE_TIMEOUT`] after it *saw* that write, which is
-//! later. So two nodes never act as owners at the same time, whatever their clocks say.
+//! it *sent* the last write that succeeded. Another node takes over [`LEASE_TIMEOUT`] after it *saw* that write, which
+//! is later. So two nodes never act as owners at the same time, whatever their clocks say.
 //!
-//! The offset of the write that claimed the room is the epoch. It grows with each owner, so that a command of an earlier
-//! owner is void.
+//! The offset of the write that claimed the room is the epoch. It grows with each owner, so that a command of an
+//! earlier owner is void.
 
 #[cfg(test)]
 mod tests;

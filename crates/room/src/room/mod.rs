@@ -164,8 +164,8 @@ impl Room {
         Ok(Joined { id, secret })
     }
 
-    /// Adds a participant of an earlier owner of this room, with its id and secret. Does nothing if the participant is in
-    /// the room. The quota of a client does not apply: the participant has its place already.
+    /// Adds a participant of an earlier owner of this room, with its id and secret. Does nothing if the participant is
+    /// in the room. The quota of a client does not apply: the participant has its place already.
     ///
     /// Errors: [`Refused::BadName`], [`Refused::Full`].
     pub fn restore(&mut self, now: Instant, announced: Announced) -> Result<(), Refused> {

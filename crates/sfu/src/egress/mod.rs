@@ -35,10 +35,10 @@ use std::{
 use millrace_rtc::crypto::KeyingMaterial;
 use str0m::media::Mid;
 
-use estimate::{Arrival, Estimator};
+pub(crate) use estimate::{Arrival, Estimator};
 use feedback::{Arrivals, Feedback};
 use outgoing_stream::UnsealedPacket;
-use probe::Probe;
+pub(crate) use probe::Probe;
 
 pub use feedback::write_arrivals;
 pub use outgoing_stream::{OutgoingStream, Packet};
@@ -62,8 +62,8 @@ const HISTORY_MAX: usize = 4096;
 const HISTORY_TIME: Duration = Duration::from_secs(2);
 /// Expired entries of the history are removed once per this number of packets.
 const SWEEP_EVERY: u64 = 16;
-/// Pause between probes. Each probe that shows no more bandwidth doubles it, up to `PROBE_PAUSE_MAX`. A probe that shows
-/// more resets it, and the next probe can begin at once.
+/// Pause between probes. Each probe that shows no more bandwidth doubles it, up to `PROBE_PAUSE_MAX`. A probe that
+/// shows more resets it, and the next probe can begin at once.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
 const PROBE_PAUSE_MAX: Duration = Duration::from_secs(16);
 const PROBE_GAIN_MIN: f64 = 1.05;

@@ -3,13 +3,12 @@ use std::time::Instant;
 use str0m::media::{Direction, MediaKind};
 
 use super::{
-    floor::Loudness,
     member::{Slot, WantedTrack},
     source::{Role, Source},
     state::{Event, Send, Switch},
     track::Track,
 };
-use crate::{member_id::MemberId, mixer::Input};
+use crate::{loudness::Loudness, member_id::MemberId, mixer::Input};
 
 /// Maximum number of tracks that one member sends, and of lines in a viewer's own offer. A member in role
 /// [`Role::Member`] receives at most the square of it.

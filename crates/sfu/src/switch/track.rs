@@ -6,8 +6,7 @@ use str0m::{
     rtp::{Ssrc, Vp8Descriptor},
 };
 
-use super::floor::Loudness;
-use crate::member_id::MemberId;
+use crate::{loudness::Loudness, member_id::MemberId};
 
 /// One published track of a member, in one stream or in several layers of different quality.
 #[derive(Debug)]
