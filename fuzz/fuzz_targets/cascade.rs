@@ -9,9 +9,12 @@ use std::{
 };
 
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
-use millrace_sfu::cascade::{
-    Codec, Event, Handle, LAYERS_MAX, Layers, Link, NodeId, Packet, TrackInfo, Want,
-    frame::{self, Body, FRAME_BYTES_MAX, Head, VERSION, decode},
+use millrace_sfu::{
+    cascade::{
+        Codec, Event, Handle, LAYERS_MAX, Layers, Link, NodeId, Packet, TrackInfo, Want,
+        frame::{self, Body, FRAME_BYTES_MAX, Head, VERSION, decode},
+    },
+    congestion::Algorithm,
 };
 
 const STEPS_MAX: usize = 200;
@@ -55,7 +58,7 @@ enum Step<'a> {
 fuzz_target!(|steps: Vec<Step<'_>>| {
     let mut now = Instant::now();
     let (local, remote) = (NodeId::new("a").expect("short"), NodeId::new("b").expect("short"));
-    let mut link = Link::new((local, remote.clone()), EPOCH, now);
+    let mut link = Link::new((local, remote.clone()), EPOCH, Algorithm::Gcc, now);
     link.handle_frame(&frame::hello(Head { epoch: 1, sequence: 0 }, &remote, EPOCH), now).expect("it is valid");
     let mut sent: HashMap<u64, Vec<u8>> = HashMap::new();
     let mut next = 1;

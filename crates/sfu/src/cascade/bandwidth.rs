@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::sent::SentFrames;
-use crate::egress::{Arrival, Estimator, Probe};
+use crate::{
+    congestion::{Algorithm, Arrival, CongestionController, Report},
+    egress::Probe,
+};
 
 /// Initial estimate in bit/s. Nodes are usually close to each other; losses and delay lower it within a second.
 const FIRST_ESTIMATE: f64 = 5_000_000.0;
@@ -17,7 +20,7 @@ const PROBE_RATE_OVERSHOOT: f64 = 1.2;
 
 #[derive(Debug)]
 pub struct Bandwidth {
-    estimator: Estimator,
+    controller: Box<dyn CongestionController>,
     desired_bits_per_s: f64,
     probe: Option<(Probe, f64)>,
     probe_at: Instant,
@@ -26,9 +29,9 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
-    pub fn new(now: Instant) -> Self {
+    pub fn new(algorithm: Algorithm, now: Instant) -> Self {
         Self {
-            estimator: Estimator::new(FIRST_ESTIMATE, now),
+            controller: algorithm.controller(FIRST_ESTIMATE, now),
             desired_bits_per_s: 0.0,
             probe: None,
             probe_at: now,
@@ -38,11 +41,11 @@ impl Bandwidth {
     }
 
     pub fn bits_per_s(&self) -> u64 {
-        self.estimator.bits_per_s()
+        self.controller.bits_per_s()
     }
 
     pub fn loss(&self) -> Option<f64> {
-        self.estimator.loss()
+        self.controller.loss()
     }
 
     /// Sets the bit rate of everything that the other node wants. Probing begins if it exceeds the estimate.
@@ -66,7 +69,9 @@ impl Bandwidth {
     /// Handles the report that `sent` has read.
     pub fn handle_report(&mut self, sent: &SentFrames, now: Instant) {
         self.has_reports = true;
-        self.estimator.update(&sent.arrivals, sent.lost, sent.rtt, now);
+        let SentFrames { arrivals, lost, covered, rtt, .. } = sent;
+        let (lost, covered, rtt) = (*lost, *covered, *rtt);
+        self.controller.handle_report(&Report { now, arrivals, lost, covered, rtt, remb_bits_per_s: None });
         self.finish_probe(sent.newest_reported, now);
         self.begin_probe(sent.next, now);
     }
@@ -76,7 +81,7 @@ impl Bandwidth {
         let Some(result) = probe.result(newest, now) else { return };
         let found_more = result.is_ok_and(|rate| rate > PROBE_GAIN_MIN * before);
         if let Ok(rate) = result {
-            self.estimator.raise_to(rate);
+            self.controller.raise_to(rate);
         }
         self.probe_pause = if found_more { PROBE_PAUSE } else { (2 * self.probe_pause).min(PROBE_PAUSE_MAX) };
         self.probe_at = now + if found_more { Duration::ZERO } else { self.probe_pause };
@@ -84,8 +89,8 @@ impl Bandwidth {
     }
 
     fn begin_probe(&mut self, next: u64, now: Instant) {
-        let estimate = self.estimator.bits_per_s() as f64;
-        let is_wanted = self.has_reports && self.desired_bits_per_s > estimate && self.estimator.allows_probing();
+        let estimate = self.controller.bits_per_s() as f64;
+        let is_wanted = self.has_reports && self.desired_bits_per_s > estimate && self.controller.allows_probing();
         if is_wanted && self.probe.is_none() && now >= self.probe_at {
             let rate = (PROBE_RATE_STEP * estimate).min(PROBE_RATE_OVERSHOOT * self.desired_bits_per_s);
             self.probe = Some((Probe::new(rate, next, now), estimate));
@@ -96,7 +101,9 @@ impl Bandwidth {
         self.probe.as_ref().map(|(probe, _)| probe.timeout())
     }
 
+    /// Call it once per second at the latest.
     pub fn handle_timeout(&mut self, newest_reported: Option<u64>, now: Instant) {
+        self.controller.handle_timeout(now);
         self.finish_probe(newest_reported, now);
     }
 

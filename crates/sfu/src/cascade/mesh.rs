@@ -9,6 +9,7 @@ use super::{
     Counters, Event, Handle, LAYERS_MAX, Layers, Link, NodeId, Packet, Refused,
     frame::{SenderReport, TrackInfo, Want},
 };
+use crate::congestion::Algorithm;
 
 /// Number of a track on another node.
 pub type RemoteId = (NodeId, Handle);
@@ -54,6 +55,7 @@ pub struct Roster {
 #[derive(Debug)]
 pub struct Mesh {
     node: NodeId,
+    algorithm: Algorithm,
     links: BTreeMap<NodeId, Link>,
     rooms: BTreeMap<Box<str>, Roster>,
     local: BTreeMap<Handle, TrackInfo>,
@@ -64,9 +66,10 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    pub fn new(node: NodeId) -> Self {
+    pub fn new(node: NodeId, algorithm: Algorithm) -> Self {
         Self {
             node,
+            algorithm,
             links: BTreeMap::new(),
             rooms: BTreeMap::new(),
             local: BTreeMap::new(),
@@ -84,7 +87,7 @@ impl Mesh {
     /// Adds a link to another node, or replaces it. Source of `epoch`: see [`Link::new`].
     pub fn add_link(&mut self, remote: NodeId, epoch: u32, now: Instant) {
         if remote != self.node {
-            let link = Link::new((self.node.clone(), remote.clone()), epoch, now);
+            let link = Link::new((self.node.clone(), remote.clone()), epoch, self.algorithm, now);
             self.links.insert(remote.clone(), link);
             self.share(&remote, now);
             self.update_current(now);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::frame::Report;
-use crate::egress::Arrival;
+use crate::congestion::Arrival;
 
 /// Limits of the history: number of frames, and age.
 const HISTORY_MAX: usize = 8192;

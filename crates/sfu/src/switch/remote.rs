@@ -132,7 +132,7 @@ impl Switch {
     /// since 1970, which orders the connections of one participant to different nodes.
     pub fn set_cascade(&mut self, node: NodeId, unix_ms: u64, now: Instant) {
         self.remotes = Some(Box::new(Remotes {
-            mesh: Mesh::new(node),
+            mesh: Mesh::new(node, self.congestion_control),
             members: Slab::new(),
             serial: 0,
             sources: HashMap::new(),

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     cascade::{self, NodeId},
+    congestion::Algorithm,
     member_id::MemberId,
     mixer::Input,
 };
@@ -61,6 +62,7 @@ pub struct Switch {
     pub(super) forwarded: u64,
     /// Links to other nodes; `None`: each room is on one node.
     pub(super) remotes: Option<Box<Remotes>>,
+    pub(super) congestion_control: Algorithm,
 }
 
 pub struct Room {
@@ -98,7 +100,13 @@ impl Switch {
             collected: CollectedOutput::default(),
             forwarded: 0,
             remotes: None,
+            congestion_control: Algorithm::default(),
         }
+    }
+
+    /// Sets the congestion control algorithm of members that join later.
+    pub fn set_congestion_control(&mut self, algorithm: Algorithm) {
+        self.congestion_control = algorithm;
     }
 
     pub fn len(&self) -> usize {
@@ -154,7 +162,7 @@ impl Switch {
         let Self { collected, members, .. } = self;
         let mut member = members.get_mut(id.slot as usize).filter(|member| member.id == id);
         if let Some(member) = &mut member {
-            member.update_egress(now);
+            member.update_egress(self.congestion_control, now);
         }
         for (to, mut datagram) in collected.datagrams.drain(..) {
             if member.as_mut().is_none_or(|member| member.correct(&mut datagram, now)) {

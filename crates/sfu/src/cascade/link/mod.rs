@@ -25,7 +25,7 @@ use super::{
     sent::SentFrames,
     tables::{Received, Repeated},
 };
-use crate::loudness::Loudness;
+use crate::{congestion::Algorithm, loudness::Loudness};
 
 /// Maximum number of tracks that a node offers over one link.
 pub const TRACKS_MAX: usize = 4096;
@@ -171,8 +171,8 @@ impl OwnWant {
 
 impl Link {
     /// Creates a link. `epoch`: a number above 0 that is greater than that of every earlier link between the two nodes.
-    pub fn new((local, remote): (NodeId, NodeId), epoch: u32, now: Instant) -> Self {
-        let bandwidth = Bandwidth::new(now);
+    pub fn new((local, remote): (NodeId, NodeId), epoch: u32, algorithm: Algorithm, now: Instant) -> Self {
+        let bandwidth = Bandwidth::new(algorithm, now);
         Self {
             local,
             remote,

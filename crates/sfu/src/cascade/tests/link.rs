@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use super::world::{RATES, ROOM, World};
-use crate::cascade::{
-    Codec, DEAD_TIMEOUT, Event, Handle, LINGER, Layers, Link, NodeId, Packet, Refused, SenderReport, TrackInfo,
-    UNUSED_TIMEOUT,
-    frame::{self, FrameError, Head, Table, VERSION, Want},
+use crate::{
+    cascade::{
+        Codec, DEAD_TIMEOUT, Event, Handle, LINGER, Layers, Link, NodeId, Packet, Refused, SenderReport, TrackInfo,
+        UNUSED_TIMEOUT,
+        frame::{self, FrameError, Head, Table, VERSION, Want},
+    },
+    congestion::Algorithm,
 };
 
 const SETTLED: Duration = Duration::from_secs(2);
@@ -134,8 +137,8 @@ impl Pair {
     fn new() -> Self {
         let now = std::time::Instant::now();
         let (a, b) = (World::node("a"), World::node("b"));
-        let one = Link::new((a.clone(), b.clone()), 1, now);
-        let mut pair = Self { one, other: Link::new((b, a), 2, now), now };
+        let one = Link::new((a.clone(), b.clone()), 1, Algorithm::Gcc, now);
+        let mut pair = Self { one, other: Link::new((b, a), 2, Algorithm::Gcc, now), now };
         pair.run(Duration::from_millis(100));
         pair
     }
@@ -298,7 +301,7 @@ fn frames_of_an_earlier_epoch_are_void() {
     assert_eq!(pair.other.remote_tracks().count(), 1);
     // The first node begins again, without a track.
     let (a, b) = (World::node("a"), World::node("b"));
-    pair.one = Link::new((a.clone(), b), 3, pair.now);
+    pair.one = Link::new((a.clone(), b), 3, Algorithm::Gcc, pair.now);
     pair.run(Duration::from_millis(400));
     assert!(pair.one.is_established() && pair.other.is_established());
     assert_eq!(pair.other.remote_tracks().count(), 0);

@@ -7,10 +7,13 @@ use std::{
 
 use rand_pcg::{Pcg64Mcg, rand_core::Rng};
 
-use crate::cascade::{
-    Codec, Handle, LAYERS_MAX, Layers, Mesh, MeshEvent, NodeId, Packet, TrackInfo,
-    frame::{Body, decode},
-    mesh::{RemoteId, Roster},
+use crate::{
+    cascade::{
+        Codec, Handle, LAYERS_MAX, Layers, Mesh, MeshEvent, NodeId, Packet, TrackInfo,
+        frame::{Body, decode},
+        mesh::{RemoteId, Roster},
+    },
+    congestion::Algorithm,
 };
 
 pub const ROOM: &str = "room";
@@ -94,7 +97,7 @@ impl World {
     pub fn add_node(&mut self, name: &str) {
         let node = Self::node(name);
         let others: Vec<NodeId> = self.nodes.keys().cloned().collect();
-        let mesh = Mesh::new(node.clone());
+        let mesh = Mesh::new(node.clone(), Algorithm::Gcc);
         let state = Node {
             mesh,
             members: BTreeMap::new(),
