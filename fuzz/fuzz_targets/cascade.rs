@@ -12,7 +12,7 @@ use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
 use millrace_sfu::{
     cascade::{
         Codec, Event, Handle, LAYERS_MAX, Layers, Link, NodeId, Packet, TrackInfo, Want,
-        frame::{self, Body, FRAME_BYTES_MAX, Head, VERSION, decode},
+        frame::{self, Body, FIRST_BYTE, FRAME_BYTES_MAX, Head, VERSION, decode},
     },
     congestion::Algorithm,
 };
@@ -66,7 +66,7 @@ fuzz_target!(|steps: Vec<Step<'_>>| {
         let mut answers = None;
         match *step {
             Step::Frame { kind, epoch, sequence, body } => {
-                let mut bytes = vec![VERSION << 4 | kind & 15];
+                let mut bytes = vec![FIRST_BYTE + VERSION, kind & 15];
                 bytes.extend_from_slice(&u32::from(epoch % 3 + 1).to_be_bytes());
                 bytes.extend_from_slice(&u64::from(sequence).to_be_bytes());
                 bytes.extend_from_slice(body);

@@ -1,10 +1,10 @@
 //! Format of one datagram between two nodes, before encryption. All numbers are big-endian.
 //!
 //! ```text
-//!   0       1        5           13
-//!   ┌───────┬────────┬───────────┬──────────────────────────────────────────────────────────┐
-//!   │v | type│ epoch  │ sequence  │ body                                                     │
-//!   └───────┴────────┴───────────┴──────────────────────────────────────────────────────────┘
+//!   0         1      2       6          14
+//!   ┌─────────┬──────┬───────┬──────────┬───────────────────────────────────────────────────┐
+//!   │ version │ type │ epoch │ sequence │ body                                              │
+//!   └─────────┴──────┴───────┴──────────┴───────────────────────────────────────────────────┘
 //!   media: handle u32 │ codec, layer u8 │ flags u8 │ level or orientation u8 │ sequence u32 │ time u32 │ payload
 //! ```
 //!
@@ -20,9 +20,13 @@ use super::{
 
 /// Version of the format. A node refuses any other version.
 pub const VERSION: u8 = 1;
+/// The first byte of a frame is this number plus the version. The bytes 4 to 15 belong to no other protocol of a port
+/// with WebRTC. Source: RFC 7983, section 7; RFC 9443.
+pub const FIRST_BYTE: u8 = 4;
+const FIRST_BYTE_MAX: u8 = 15;
 /// Maximum size of a frame before encryption.
 pub const FRAME_BYTES_MAX: usize = 1400;
-pub const HEAD_BYTES: usize = 13;
+pub const HEAD_BYTES: usize = 14;
 pub const MEDIA_HEAD_BYTES: usize = HEAD_BYTES + 15;
 /// Maximum number of parts of a table.
 pub const PARTS_MAX: usize = 256;
@@ -64,6 +68,8 @@ pub enum FrameError {
     Short,
     #[error("the frame has {0} bytes; at most {FRAME_BYTES_MAX} are allowed")]
     Long(usize),
+    #[error("the datagram begins with the byte {0}, as no frame does")]
+    FirstByte(u8),
     #[error("the other node uses version {0} of the link format, this node version {VERSION}")]
     Version(u8),
     #[error("the frame has the unknown type {0}")]
@@ -191,6 +197,11 @@ impl<'a> Report<'a> {
     }
 }
 
+/// Returns whether a datagram belongs to a link, and not to another protocol on the same port.
+pub fn is_frame(datagram: &[u8]) -> bool {
+    matches!(datagram, [FIRST_BYTE..=FIRST_BYTE_MAX, ..])
+}
+
 /// Reads a frame.
 ///
 /// Errors: [`FrameError`] if it is no frame of [`VERSION`].
@@ -200,11 +211,15 @@ pub fn decode(bytes: &[u8]) -> Result<(Head, Body<'_>), FrameError> {
     }
     let mut reader = Reader(bytes);
     let first = reader.u8()?;
-    if first >> 4 != VERSION {
-        return Err(FrameError::Version(first >> 4));
+    if !(FIRST_BYTE..=FIRST_BYTE_MAX).contains(&first) {
+        return Err(FrameError::FirstByte(first));
     }
+    if first - FIRST_BYTE != VERSION {
+        return Err(FrameError::Version(first - FIRST_BYTE));
+    }
+    let kind = reader.u8()?;
     let head = Head { epoch: reader.u32()?, sequence: reader.u64()? };
-    let body = match first & LAYER_BITS {
+    let body = match kind {
         HELLO => {
             let known_epoch = reader.u32()?;
             let node = NodeId::new(reader.text(NODE_BYTES_MAX)?).ok_or(FrameError::Field("node"))?;
@@ -303,7 +318,7 @@ fn read_layer(reader: &mut Reader<'_>) -> Result<u8, FrameError> {
 
 fn begin(kind: u8, head: Head, capacity: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + capacity);
-    bytes.push(VERSION << 4 | kind);
+    bytes.extend_from_slice(&[FIRST_BYTE + VERSION, kind]);
     bytes.extend_from_slice(&head.epoch.to_be_bytes());
     bytes.extend_from_slice(&head.sequence.to_be_bytes());
     bytes
@@ -615,10 +630,11 @@ mod tests {
             bytes[at] = byte;
             decode(&bytes).map(|_| ()).unwrap_err()
         };
-        assert_eq!(with(0, 2 << 4 | MEDIA), FrameError::Version(2));
-        assert_eq!(with(0, VERSION << 4 | 15), FrameError::Type(15));
-        assert_eq!(with(17, 4), FrameError::Field("layer"));
-        assert_eq!(decode(&[VERSION << 4; FRAME_BYTES_MAX + 1]), Err(FrameError::Long(FRAME_BYTES_MAX + 1)));
+        assert_eq!(with(0, FIRST_BYTE + 2), FrameError::Version(2));
+        assert_eq!(with(0, 22), FrameError::FirstByte(22), "DTLS");
+        assert_eq!(with(1, 15), FrameError::Type(15));
+        assert_eq!(with(18, 4), FrameError::Field("layer"));
+        assert_eq!(decode(&[FIRST_BYTE + VERSION; FRAME_BYTES_MAX + 1]), Err(FrameError::Long(FRAME_BYTES_MAX + 1)));
         let large = Packet { payload: vec![0; FRAME_BYTES_MAX].into(), ..packet() };
         assert_eq!(media(HEAD, Handle(4), &large), None);
     }

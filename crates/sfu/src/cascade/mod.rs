@@ -16,7 +16,8 @@
 //! - [`sent`], [`arrivals`]: retransmission, duplicates, arrival reports
 //! - [`bandwidth`]: bandwidth estimate of a link, and its probes
 //! - [`carried`]: choice of the layers that cross a link
-//! - [`seal`]: encryption of datagrams with keys of a DTLS handshake
+//! - [`channel`]: DTLS handshake between two nodes that know each other's fingerprints
+//! - [`seal`]: encryption of frames with the keys of the handshake
 //!
 //! One hop: a node sends only tracks of its own members. What arrives over a link never leaves over a link, so that no
 //! packet can travel in a circle. A track is identified by its node and its handle, never by an SSRC.
@@ -24,6 +25,7 @@
 mod arrivals;
 mod bandwidth;
 mod carried;
+mod channel;
 pub mod frame;
 mod link;
 mod mesh;
@@ -37,6 +39,7 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
+pub use channel::{Channel, ChannelError, Fingerprint, fingerprint};
 pub use frame::{FrameError, SenderReport, TrackInfo, Want};
 pub use link::{Counters, Event, Link, Refused};
 pub use mesh::{Mesh, MeshEvent, RemoteId, RemoteTrack, Roster};

@@ -281,7 +281,7 @@ fn node_that_breaks_the_protocol_is_refused() {
     let (expected, said) = ("a".to_owned(), "c".to_owned());
     assert_eq!(pair.other.handle_frame(&hello, pair.now), Err(Refused::Node { expected, said }));
     let mut newer = frame::padding(head(9), 20);
-    newer[0] = (VERSION + 1) << 4;
+    newer[0] = frame::FIRST_BYTE + VERSION + 1;
     let version = FrameError::Version(VERSION + 1);
     assert_eq!(pair.other.handle_frame(&newer, pair.now), Err(Refused::Frame(version)));
     let mut entries = Vec::new();
