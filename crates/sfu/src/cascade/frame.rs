@@ -340,7 +340,7 @@ pub fn media(head: Head, handle: Handle, packet: &Packet) -> Option<Vec<u8>> {
     bytes.extend_from_slice(&handle.0.to_be_bytes());
     let (mut flags, mut extra) = (u8::from(packet.marker) * MARKER, 0);
     if let Some((level, is_speech)) = packet.audio_level {
-        (flags, extra) = (flags | HAS_LEVEL | u8::from(is_speech) * IS_SPEECH, level & 0x7f);
+        (flags, extra) = (flags | HAS_LEVEL | (u8::from(is_speech) * IS_SPEECH), level & 0x7f);
     } else if let Some(orientation) = packet.orientation {
         (flags, extra) = (flags | HAS_ORIENTATION, orientation);
     }
@@ -473,7 +473,7 @@ impl TrackInfo {
 impl Want {
     pub fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&self.handle.0.to_be_bytes());
-        bytes.push(self.layers.0 | u8::from(self.has_priority) * PRIORITY);
+        bytes.push(self.layers.0 | (u8::from(self.has_priority) * PRIORITY));
     }
 
     /// Reads all entries of a table of wants or of carried layers.

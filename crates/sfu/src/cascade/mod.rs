@@ -17,6 +17,7 @@
 //! - [`bandwidth`]: bandwidth estimate of a link, and its probes
 //! - [`carried`]: choice of the layers that cross a link
 //! - [`channel`]: DTLS handshake between two nodes that know each other's fingerprints
+//! - [`channels`]: the channels to all nodes on one UDP port
 //! - [`seal`]: encryption of frames with the keys of the handshake
 //!
 //! One hop: a node sends only tracks of its own members. What arrives over a link never leaves over a link, so that no
@@ -26,6 +27,7 @@ mod arrivals;
 mod bandwidth;
 mod carried;
 mod channel;
+mod channels;
 pub mod frame;
 mod link;
 mod mesh;
@@ -40,6 +42,7 @@ mod tests;
 use std::time::{Duration, Instant};
 
 pub use channel::{Channel, ChannelError, Fingerprint, fingerprint};
+pub use channels::{Announcement, ChannelEvent, Channels};
 pub use frame::{FrameError, SenderReport, TrackInfo, Want};
 pub use link::{Counters, Event, Link, Refused};
 pub use mesh::{Mesh, MeshEvent, RemoteId, RemoteTrack, Roster};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rand_pcg::{Pcg64Mcg, rand_core::Rng};
+
 use super::world::{RATES, ROOM, World};
 use crate::{
     cascade::{
@@ -340,4 +342,29 @@ fn silent_link_dies_and_unused_link_is_reported() {
     pair.now += DEAD_TIMEOUT;
     pair.one.handle_timeout(pair.now);
     assert_eq!(Pair::events(&mut pair.one), [Event::Silent, Event::Dead]);
+}
+
+/// The fuzz target `cascade` does the same with inputs that its coverage guides.
+#[test]
+fn frames_of_any_content_are_handled() {
+    let mut random = Pcg64Mcg::new(7);
+    let mut below = move |max: u64| random.next_u64() % max;
+    for _ in 0..300 {
+        let mut pair = Pair::new();
+        pair.one.set_tracks((1..9).map(|handle| info(handle, handle % 2 == 0)), pair.now);
+        for sequence in 100..200 {
+            let mut bytes = frame::padding(Head { epoch: 1, sequence: sequence + below(3) }, 14);
+            bytes[1] = below(12) as u8;
+            // Few different bytes, so that lengths, handles and flags are often valid.
+            bytes.extend((0..below(80)).map(|_| [0, 0, 0, 1, 2, 3, 0x80, 0xff][below(8) as usize]));
+            if pair.other.handle_frame(&bytes, pair.now).is_err() {
+                break;
+            }
+            pair.now += Duration::from_millis(below(20));
+            pair.other.handle_timeout(pair.now);
+            let answers: usize = std::iter::from_fn(|| pair.other.poll_frame()).map(|frame| frame.len()).sum();
+            assert!(answers < 100_000, "{answers} bytes for one frame");
+            while pair.other.poll_event().is_some() {}
+        }
+    }
 }
