@@ -48,6 +48,8 @@ const IS_SPEECH: u8 = 4;
 const HAS_ORIENTATION: u8 = 8;
 const PRIORITY: u8 = 0x80;
 const LAYER_BITS: u8 = 0x0f;
+/// Position of the number of layers in the flags of a track.
+const LAYERS_AT: u32 = 3;
 
 const HELLO: u8 = 0;
 const MEDIA: u8 = 1;
@@ -159,8 +161,8 @@ pub struct Report<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrackInfo {
     pub handle: Handle,
-    /// Order of a participant's connections: of two tracks of one participant from different nodes, the one with the
-    /// higher generation is current. Source: the time of joining in milliseconds since 1970.
+    /// Order of a participant's connections: of two tracks of one participant, the one with the higher generation is
+    /// current. Source: the time of joining in milliseconds since 1970.
     pub generation: u64,
     pub room: Box<str>,
     /// Name of the member as others see it.
@@ -169,6 +171,8 @@ pub struct TrackInfo {
     pub index: u8,
     pub is_audio: bool,
     pub is_muted: bool,
+    /// The member is a participant of the room: no other member has its name. Other publishers choose their names.
+    pub is_participant: bool,
     pub layers: u8,
 }
 
@@ -444,7 +448,8 @@ impl TrackInfo {
         bytes.extend_from_slice(&self.handle.0.to_be_bytes());
         bytes.extend_from_slice(&self.generation.to_be_bytes());
         bytes.push(self.index);
-        bytes.push(self.layers << 2 | u8::from(self.is_muted) << 1 | u8::from(self.is_audio));
+        let flags = [self.is_audio, self.is_muted, self.is_participant].map(u8::from);
+        bytes.push(self.layers << LAYERS_AT | flags[2] << 2 | flags[1] << 1 | flags[0]);
         push_text(bytes, &self.room);
         push_text(bytes, &self.member);
     }
@@ -458,13 +463,14 @@ impl TrackInfo {
         while !reader.is_empty() {
             let (handle, generation, index) = (Handle(reader.u32()?), reader.u64()?, reader.u8()?);
             let flags = reader.u8()?;
-            let (layers, room, member) = (flags >> 2, reader.text(NAME_BYTES_MAX)?, reader.text(NAME_BYTES_MAX)?);
+            let (layers, room, member) =
+                (flags >> LAYERS_AT, reader.text(NAME_BYTES_MAX)?, reader.text(NAME_BYTES_MAX)?);
             if usize::from(layers) > LAYERS_MAX || room.is_empty() || member.is_empty() {
                 return Err(FrameError::Field("track"));
             }
             let (room, member) = (room.into(), member.into());
-            let (is_audio, is_muted) = (flags & 1 != 0, flags & 2 != 0);
-            tracks.push(Self { handle, generation, room, member, index, is_audio, is_muted, layers });
+            let [is_audio, is_muted, is_participant] = [0, 1, 2].map(|bit| flags >> bit & 1 == 1);
+            tracks.push(Self { handle, generation, room, member, index, is_audio, is_muted, is_participant, layers });
         }
         Ok(tracks)
     }
@@ -607,6 +613,7 @@ mod tests {
             index: 1,
             is_audio: false,
             is_muted: true,
+            is_participant: true,
             layers: 3,
         };
         let want = Want { handle: Handle(1), layers: Layers(5), has_priority: true };
@@ -616,7 +623,7 @@ mod tests {
         assert_eq!(TrackInfo::decode_all(&tracks), Ok(vec![track]));
         assert_eq!(Want::decode_all(&wants), Ok(vec![want]));
         assert_eq!(TrackInfo::decode_all(&tracks[..tracks.len() - 1]), Err(FrameError::Short));
-        tracks[13] = 5 << 2;
+        tracks[13] = 5 << LAYERS_AT;
         assert_eq!(TrackInfo::decode_all(&tracks), Err(FrameError::Field("track")));
         wants[4] = 0x20;
         assert_eq!(Want::decode_all(&wants), Err(FrameError::Field("layers")));

@@ -46,8 +46,8 @@ pub enum MeshEvent {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
     pub nodes: BTreeSet<NodeId>,
-    /// Node of each member. A track of a member from another node is not current. A member that is missing here has
-    /// joined just now.
+    /// Node of each participant. A track of a participant from another node is not current. A participant that is
+    /// missing here has joined just now.
     pub members: BTreeMap<Box<str>, NodeId>,
 }
 
@@ -297,20 +297,21 @@ impl Mesh {
         // Of two tracks with one generation, every node takes that of the node with the higher name.
         let mut newest: BTreeMap<(&str, &str), (u64, &NodeId)> = BTreeMap::new();
         let (links, rooms, local, node) = (&self.links, &self.rooms, &self.local, &self.node);
-        for track in local.values() {
+        for track in local.values().filter(|track| track.is_participant) {
             let this = (track.generation, node);
             let newest = newest.entry((&*track.room, &*track.member)).or_insert(this);
             *newest = (*newest).max(this);
         }
         let is_true = move |node: &NodeId, info: &TrackInfo| {
             let Some(roster) = rooms.get(&info.room) else { return false };
-            roster.nodes.contains(node) && roster.members.get(&info.member).is_none_or(|owner| owner == node)
+            let owner = roster.members.get(&info.member).filter(|_| info.is_participant);
+            roster.nodes.contains(node) && owner.is_none_or(|owner| owner == node)
         };
         let offered = move || {
             let all = links.iter().flat_map(|(node, link)| link.remote_tracks().map(move |track| (node, link, track)));
             all.filter(move |(node, _, track)| is_true(node, &track.info))
         };
-        for (node, _, track) in offered() {
+        for (node, _, track) in offered().filter(|(_, _, track)| track.info.is_participant) {
             let this = (track.info.generation, node);
             let newest = newest.entry((&*track.info.room, &*track.info.member)).or_insert(this);
             *newest = (*newest).max(this);
@@ -318,7 +319,7 @@ impl Mesh {
         let mut current = BTreeMap::new();
         for (node, link, track) in offered() {
             let key = (&*track.info.room, &*track.info.member);
-            if newest.get(&key) == Some(&(track.info.generation, node)) {
+            if !track.info.is_participant || newest.get(&key) == Some(&(track.info.generation, node)) {
                 let remote = RemoteTrack {
                     info: track.info.clone(),
                     carried: track.carried,

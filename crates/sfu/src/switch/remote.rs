@@ -16,7 +16,7 @@ use str0m::{
 use super::{
     member::{Media, WantedTrack},
     rewriter::Packet,
-    source::Source,
+    source::{Role, Source},
     state::{Event, Send, Switch},
     track::{Announced, Layer, Track, describe, is_key},
 };
@@ -233,6 +233,7 @@ impl Switch {
             index: source.track as u8,
             is_audio: track.kind == MediaKind::Audio,
             is_muted: track.is_muted,
+            is_participant: member.role == Role::Member,
             layers: track.layers.len() as u8,
         };
         let handle = remotes.mesh.publish(info, now);

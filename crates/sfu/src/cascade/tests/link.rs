@@ -168,9 +168,17 @@ impl Pair {
 }
 
 fn info(handle: u32, is_audio: bool) -> TrackInfo {
-    let layers = if is_audio { 1 } else { 3 };
-    let (room, member) = (ROOM.into(), format!("m{handle}").into());
-    TrackInfo { handle: Handle(handle), generation: 1, room, member, index: 0, is_audio, is_muted: false, layers }
+    TrackInfo {
+        handle: Handle(handle),
+        generation: 1,
+        room: ROOM.into(),
+        member: format!("m{handle}").into(),
+        index: 0,
+        is_audio,
+        is_muted: false,
+        is_participant: true,
+        layers: if is_audio { 1 } else { 3 },
+    }
 }
 
 fn want(handle: u32, layers: u8) -> Want {

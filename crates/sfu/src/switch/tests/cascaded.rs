@@ -183,3 +183,31 @@ fn speaker_on_other_node_is_active_speaker() {
     assert_eq!(speak(&mut nodes, [-80, -25]), [false, true]);
     assert_eq!(speak(&mut nodes, [-25, -80]), [true, false], "both nodes agree");
 }
+
+#[test]
+fn publishers_with_one_name_are_different_members() {
+    let mut nodes = Nodes::new(3);
+    let publishers = [0, 0, 1].map(|node| (node, nodes.nets[node].join("whip", Role::Publisher, VIDEO, &[])));
+    let viewer = nodes.nets[2].join("b", Role::Viewer, &[], &[MediaKind::Video; 3]);
+    nodes.run(SETTLED);
+    assert_eq!(nodes.froms(2), [["whip"; 3]]);
+    for (node, publisher) in publishers {
+        nodes.talk(node, publisher, 0..10);
+    }
+    assert_eq!(nodes.nets[2].seen(viewer).0.len(), 30);
+}
+
+#[test]
+fn participant_that_moved_is_shown_once() {
+    let mut nodes = Nodes::new(3);
+    nodes.nets[0].join("a", Role::Member, VIDEO, &[]);
+    let watcher = nodes.nets[1].join("b", Role::Member, VIDEO, &[]);
+    nodes.run(SETTLED);
+    // Its old node has not noticed yet that the participant has left.
+    let moved = nodes.nets[2].join("a", Role::Member, VIDEO, &[]);
+    nodes.run(SETTLED);
+    assert_eq!(nodes.froms(1), [["a"]]);
+    nodes.talk(2, moved, 0..10);
+    assert_eq!(nodes.nets[1].seen(watcher).0, (0..10).collect::<Vec<u32>>());
+    assert_eq!(nodes.crossed(0, 1), 0);
+}
