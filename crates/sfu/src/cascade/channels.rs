@@ -4,7 +4,7 @@
 //!   known ── open ──► handshake ── complete ──► open ── ClientHello: the other node begins again ─┐
 //!     ▲                   │ failed: again after `RETRY`          ▲ the open channel stays in use  │
 //!     │                   ▼                                      └──── complete ◄── handshake ◄───┘
-//!     └───────────────── close, or the node is gone
+//!     └───────────────── close, or the node has ended
 //! ```
 //!
 //! The node with the lower name begins the handshake. Datagrams from other addresses than those of known nodes are not
@@ -35,7 +35,7 @@ const RECORD_HEAD_BYTES: usize = 13;
 const RANDOM_AT: usize = RECORD_HEAD_BYTES + 14;
 const RANDOM_BYTES: usize = 32;
 
-/// What a node announces to the others.
+/// Announcement of a node to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
     pub node: NodeId,
@@ -51,7 +51,7 @@ pub enum ChannelEvent {
     Opened(NodeId),
     /// A handshake has failed; the next one follows soon.
     Failed(NodeId, ChannelError),
-    /// The node is gone, or announces itself differently; its link must end.
+    /// The node has ended, or announces itself differently; its link must end.
     Closed(NodeId),
 }
 
