@@ -1,7 +1,7 @@
 //! One room on several nodes: each node has its SFU, with its own clients, and links to all others.
 
 use super::*;
-use crate::cascade::{NodeId, Roster};
+use crate::cascade::{Announcement, ChannelEvent, Channels, NodeId, Roster, fingerprint, frame::VERSION};
 
 struct Nodes {
     nets: Vec<Net>,
@@ -210,4 +210,64 @@ fn participant_that_moved_is_shown_once() {
     nodes.talk(2, moved, 0..10);
     assert_eq!(nodes.nets[1].seen(watcher).0, (0..10).collect::<Vec<u32>>());
     assert_eq!(nodes.crossed(0, 1), 0);
+}
+
+/// Two nodes as a host runs them: a link begins when its encrypted channel opens.
+#[test]
+fn members_receive_over_encrypted_channels() {
+    let mut nodes = Nodes::new(2);
+    let names = nodes.names.clone();
+    let address = |at: usize| SocketAddr::from(([127, 0, 0, 1], 3000 + at as u16));
+    let announcements = [0, 1].map(|at| Announcement {
+        node: names[at].clone(),
+        address: address(at),
+        fingerprint: fingerprint(),
+        version: VERSION,
+    });
+    let mut channels = names.clone().into_iter().map(Channels::new).collect::<Vec<_>>();
+    for at in [0, 1] {
+        let now = nodes.nets[at].now;
+        nodes.nets[at].switch.remove_link(&names[1 - at], now, &mut |_, _| {});
+        channels[at].set_nodes(&announcements, now);
+        channels[at].open(&names[1 - at], now);
+    }
+    let mut run = |nodes: &mut Nodes, span: Duration| {
+        for _ in 0..span.as_millis() / STEP.as_millis() {
+            for at in [0, 1] {
+                nodes.nets[at].run(STEP);
+                let Net { switch, in_flight, now, .. } = &mut nodes.nets[at];
+                let send = &mut |to, datagram| in_flight.push((to, datagram));
+                channels[at].handle_timeout(*now);
+                while let Some(ChannelEvent::Opened(node)) = channels[at].poll_event() {
+                    switch.add_link(node, 1, *now, send);
+                }
+                while let Some((to, frame)) = switch.poll_link_frame() {
+                    channels[at].send(&to, frame);
+                }
+                while let Some((to, datagram)) = channels[at].poll_datagram() {
+                    assert_eq!(to, address(1 - at));
+                    let Net { switch, in_flight, now, .. } = &mut nodes.nets[1 - at];
+                    let send = &mut |to, datagram| in_flight.push((to, datagram));
+                    if let Some((from, frame)) = channels[1 - at].handle_datagram(address(at), &datagram, *now) {
+                        switch.handle_link_frame(&from, &frame, *now, send);
+                    }
+                }
+            }
+        }
+    };
+    let members = [0, 1].map(|at| nodes.nets[at].join(&format!("m{at}"), Role::Member, VIDEO, &[]));
+    run(&mut nodes, 2 * SETTLED);
+    for n in 0..50_u32 {
+        for (at, member) in members.into_iter().enumerate() {
+            let Net { clients, now, .. } = &mut nodes.nets[at];
+            let client = &mut clients[member];
+            let payload = [&[0x10, u8::from(n > 0)], n.to_be_bytes().as_slice(), &[7; 500]].concat().into();
+            client.end.send(0, (n * 1800, true, payload), *now, &mut client.out).unwrap();
+        }
+        run(&mut nodes, Duration::from_millis(20));
+    }
+    for (at, member) in members.into_iter().enumerate() {
+        assert_eq!(nodes.nets[at].seen(member).0, (0..50).collect::<Vec<u32>>());
+    }
+    assert_eq!([nodes.crossed(0, 1), nodes.crossed(1, 0)], [50, 50]);
 }
