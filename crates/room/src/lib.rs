@@ -3,12 +3,15 @@
 //!
 //! No connections and no clock: requests and the time are inputs, notifications are outputs.
 //!
+//! [`ownership`]: which node runs a room whose participants are on several nodes.
+//!
 //! Source: docs/reference/rooms.md.
 //!
 //! Read first: [`Room`], [`Topology`], [`Config`].
 
 mod config;
 mod error;
+pub mod ownership;
 mod participant;
 mod rate_limiter;
 mod room;
@@ -18,5 +21,5 @@ mod tree;
 pub use config::Config;
 pub use error::Refused;
 pub use participant::{Muted, NAME_BYTES_MAX, ParticipantId, Role};
-pub use room::{Join, Joined, Output, Room};
+pub use room::{Announced, Join, Joined, Output, Room};
 pub use topology::{SWITCH, Topology};

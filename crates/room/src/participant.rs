@@ -8,6 +8,9 @@ use super::rate_limiter::RateLimiter;
 /// Maximum length of a participant's name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
+const NUMBER_DIGITS: usize = 6;
+const ID_BYTES_MAX: usize = 32;
+
 /// Id of a participant, never reused in a room. The ids of one room sort in the order in which participants
 /// joined.
 /// Random digits follow the number, so a room that is created again does not repeat the ids of the old one.
@@ -18,6 +21,18 @@ impl ParticipantId {
     pub(crate) fn new(number: u32, random: [u8; 16]) -> Self {
         let random: String = random[..5].iter().map(|byte| format!("{byte:02x}")).collect();
         Self(format!("{number:06x}{random}"))
+    }
+
+    /// Returns the id with this text. `None`: no room makes such an id.
+    pub fn parse(id: &str) -> Option<Self> {
+        let is_valid =
+            id.len() >= NUMBER_DIGITS && id.len() <= ID_BYTES_MAX && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_valid.then(|| Self(id.to_owned()))
+    }
+
+    /// Returns the number of the participant in the order of joining.
+    pub(crate) fn number(&self) -> u32 {
+        self.0.get(..NUMBER_DIGITS).and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or(0)
     }
 
     pub fn as_str(&self) -> &str {

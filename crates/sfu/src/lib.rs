@@ -3,17 +3,20 @@
 //! - [`switch`]: rooms and members; which packets go to which member, and which layer of a video
 //! - [`congestion`]: congestion control: the target rate of a sender, from the reports of its receiver
 //! - [`egress`]: outgoing media packets of one member: RTP, SRTP, retransmission, probing
+//! - [`cascade`]: links to other nodes, for rooms on several nodes
 //! - [`mixer`]: decodes the audio of a room, and encodes one mix for each listener
 //! - [`MediaClient`], [`Sink`]: the client's end, for load generators and tests
 //!
-//! No sockets, no clock, no threads: datagrams and the time are inputs. `egress` and `mixer` know nothing of
+//! No sockets, no clock, no threads: datagrams and the time are inputs. `egress`, `cascade` and `mixer` know nothing of
 //! `switch`, and `congestion` knows nothing of the others.
 //!
 //! Read first: [`switch::Switch`], [`egress::Egress`], [`mixer::Mixer`].
 
+pub mod cascade;
 mod client;
 pub mod congestion;
 pub mod egress;
+mod loudness;
 mod member_id;
 pub mod mixer;
 pub mod switch;

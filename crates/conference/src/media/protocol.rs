@@ -50,6 +50,8 @@ impl DatagramProtocol for SfuProtocol {
                 Event::Connected(_) => {}
                 Event::Offer(member, sdp) => offer(&self.conference, member, &sdp),
                 Event::Left { id, panicked } => self.left(id, panicked),
+                // No node has links yet.
+                Event::LinkLost(..) | Event::LinkUnused(_) => {}
             }
         }
     }

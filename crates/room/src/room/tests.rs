@@ -373,3 +373,37 @@ fn random_walk_keeps_invariants() {
         }
     }
 }
+
+#[test]
+fn room_is_rebuilt_from_announced_participants() {
+    let mut old = Bench::new(Topology::Auto);
+    let joined: Vec<Joined> = (0..4).map(|_| old.member()).collect();
+    old.room.mute(joined[1].id.as_str(), Some(true), None).unwrap();
+    let before = old.room.state();
+    let mut new = Bench::new(Topology::Auto);
+    new.room.continue_versions(1_000_000);
+    // The nodes announce in any order, and some more than once.
+    for at in [2, 0, 3, 1, 2] {
+        let announced = old.room.announce(joined[at].id.as_str()).unwrap();
+        new.room.restore(new.now, announced).unwrap();
+    }
+    let after = new.room.state();
+    assert_eq!(after["participants"], before["participants"]);
+    assert_eq!((&after["host"], &after["topology"]), (&before["host"], &before["topology"]));
+    assert!(after["version"].as_u64() > Some(1_000_000), "{after}");
+    assert_eq!(new.room.check_secret(joined[3].id.as_str(), &joined[3].secret), Ok(()));
+    assert_eq!(new.room.muted_by_host(joined[1].id.as_str()), Muted { audio: true, video: false });
+    let next = new.member();
+    assert!(joined.iter().all(|known| known.id < next.id), "ids still sort in the order of joining");
+    let mut named = old.room.announce(joined[0].id.as_str()).unwrap();
+    named.name = "x".repeat(NAME_BYTES_MAX + 1);
+    assert_eq!(new.room.restore(new.now, named), Err(Refused::BadName));
+}
+
+#[test]
+fn announced_id_is_checked() {
+    for (id, is_good) in [("00000102030405ff", true), ("", false), ("00001", false), ("00000102030405zz", false)] {
+        assert_eq!(ParticipantId::parse(id).is_some(), is_good, "{id}");
+    }
+    assert!(ParticipantId::parse(&"0".repeat(33)).is_none());
+}

@@ -36,7 +36,7 @@ use str0m::media::Mid;
 use crate::congestion::{Algorithm, Arrival, CongestionController, Report};
 use feedback::{Arrivals, Feedback, ReceiverReport};
 use outgoing_stream::UnsealedPacket;
-use probe::Probe;
+pub(crate) use probe::Probe;
 
 pub use feedback::write_arrivals;
 pub use outgoing_stream::{OutgoingStream, Packet};
@@ -60,8 +60,8 @@ const HISTORY_MAX: usize = 4096;
 const HISTORY_TIME: Duration = Duration::from_secs(2);
 /// Expired entries of the history are removed once per this number of packets.
 const SWEEP_EVERY: u64 = 16;
-/// Pause between probes. Each probe that shows no more bandwidth doubles it, up to `PROBE_PAUSE_MAX`. A probe that shows
-/// more resets it, and the next probe can begin at once.
+/// Pause between probes. Each probe that shows no more bandwidth doubles it, up to `PROBE_PAUSE_MAX`. A probe that
+/// shows more resets it, and the next probe can begin at once.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
 const PROBE_PAUSE_MAX: Duration = Duration::from_secs(16);
 const PROBE_GAIN_MIN: f64 = 1.05;

@@ -4,13 +4,6 @@ use std::time::{Duration, Instant};
 
 use super::source::Source;
 
-/// Smoothed loudness of a track in decibels above silence, 0 to 127.
-#[derive(Debug, Default)]
-pub struct Loudness {
-    level: f32,
-    heard: Option<Instant>,
-}
-
 /// Active speaker of a room (holder of the floor).
 #[derive(Debug, Default)]
 pub struct Floor {
@@ -19,38 +12,12 @@ pub struct Floor {
     rival: Option<(Source, Instant)>,
 }
 
-/// Half-life of the smoothing: half of a change in level takes effect after this time.
-const HALF: Duration = Duration::from_millis(200);
-/// Maximum gap between audio packets, which normally arrive every 20 ms. After this gap the loudness decays.
-const GAP_MAX: Duration = Duration::from_millis(60);
-const SILENCE: f32 = -127.0;
 /// Minimum loudness of speech (-50 dBov). A quiet room is below it.
 const SPEECH: f32 = 77.0;
 /// A track takes the floor if it is louder than the holder by `MARGIN` decibels for the time `HOLD`. A cough is too
 /// short.
 const MARGIN: f32 = 3.0;
 const HOLD: Duration = Duration::from_millis(400);
-
-impl Loudness {
-    /// Records the audio level of a packet. `level`: decibels relative to the maximum, -127 to 0. Source: RFC 6464,
-    /// section 3.
-    pub fn update(&mut self, level: i8, now: Instant) {
-        let louder = f32::from(level).clamp(SILENCE, 0.0) - SILENCE;
-        let since = now.saturating_duration_since(self.heard.unwrap_or(now));
-        self.level = louder + (self.level - louder) * faded(since);
-        self.heard = Some(now);
-    }
-
-    pub fn now(&self, now: Instant) -> f32 {
-        let since = now.saturating_duration_since(self.heard.unwrap_or(now));
-        self.level * faded(since.saturating_sub(GAP_MAX))
-    }
-}
-
-/// Returns the share of a level difference that remains after this time.
-fn faded(after: Duration) -> f32 {
-    0.5_f32.powf(after.as_secs_f32() / HALF.as_secs_f32())
-}
 
 impl Floor {
     /// Returns the active speaker, or the last one if the room is silent.
@@ -80,7 +47,7 @@ impl Floor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::member_id::MemberId;
+    use crate::{loudness::Loudness, member_id::MemberId};
 
     const PACKET: Duration = Duration::from_millis(20);
 

@@ -9,6 +9,7 @@ use super::{
     membership::TICK,
     state::{SILENT_TIMEOUT, Send, Switch},
 };
+use crate::cascade::Mesh;
 
 /// Maximum number of authenticated addresses kept per member; the oldest is evicted.
 const ADDRESSES_MAX: usize = 4;
@@ -60,7 +61,8 @@ impl Switch {
     /// Returns when [`Switch::handle_timeouts`] must be called.
     pub fn timeout(&self) -> Option<Instant> {
         let first = self.timers.peek().map(|Reverse((at, _))| *at);
-        first.into_iter().chain(self.next_tick).min()
+        let mesh = self.mesh().and_then(Mesh::timeout);
+        first.into_iter().chain(self.next_tick).chain(mesh).min()
     }
 
     pub fn handle_timeouts(&mut self, now: Instant, send: &mut (impl Send + ?Sized)) {
@@ -76,6 +78,7 @@ impl Switch {
             self.next_tick = (!self.members.is_empty()).then_some(now + TICK);
             self.tick(now, send);
         }
+        self.handle_mesh_timeout(now, send);
         for id in due {
             let Some(member) = self.member(id) else { continue };
             if member.deadline(SILENT_TIMEOUT) <= now {

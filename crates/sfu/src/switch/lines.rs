@@ -3,13 +3,12 @@ use std::time::Instant;
 use str0m::media::{Direction, MediaKind};
 
 use super::{
-    floor::Loudness,
     member::{Slot, WantedTrack},
     source::{Role, Source},
     state::{Event, Send, Switch},
     track::Track,
 };
-use crate::{member_id::MemberId, mixer::Input};
+use crate::{loudness::Loudness, member_id::MemberId, mixer::Input};
 
 /// Maximum number of tracks that one member sends, and of lines in a viewer's own offer. A member in role
 /// [`Role::Member`] receives at most the square of it.
@@ -48,8 +47,11 @@ impl Switch {
                 receivers: Vec::new(),
                 loudness: Loudness::default(),
                 is_muted,
+                exported: None,
+                announced: None,
             });
-            let room = member.room;
+            let (room, track) = (member.room, member.tracks.len() - 1);
+            self.export(Source { member: id, track }, now);
             for other in self.rooms[room as usize].members.clone() {
                 if other != id {
                     self.update_lines(other, now, send);
@@ -83,7 +85,9 @@ impl Switch {
             other.tracks.iter().enumerate().map(track)
         });
         let is_mixed = self.rooms[member.room as usize].mixer.is_some();
-        all.filter(|track| !is_mixed || track.kind == MediaKind::Video)
+        let remote = self.remotes.iter().flat_map(|remotes| remotes.tracks_of(member.room));
+        all.chain(remote)
+            .filter(|track| !is_mixed || track.kind == MediaKind::Video)
             .filter(|track| !member.slots.iter().any(|slot| slot.source == Some(track.source)))
             .chain(self.wanted_mix(id))
             .collect()
@@ -143,6 +147,7 @@ impl Switch {
             track.receivers.push((id, slot));
         }
         self.choose_layers(id, now, send);
+        self.update_want(source, now);
     }
 
     /// Updates the slot indexes of a member in the receiver lists of all tracks that it receives.
@@ -154,6 +159,9 @@ impl Switch {
             if let Some(other) = self.member(other) {
                 other.tracks.iter_mut().for_each(|track| track.receivers.retain(|(receiver, _)| *receiver != id));
             }
+        }
+        if let Some(remotes) = &mut self.remotes {
+            remotes.remove_receiver(room, id);
         }
         for (source, at) in slots {
             if let Some(track) = self.track(source) {

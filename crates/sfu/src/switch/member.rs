@@ -77,6 +77,8 @@ pub struct Slot {
     /// Track that is sent over this line.
     pub source: Option<Source>,
     pub rewriter: StreamRewriter,
+    /// Layer that the member would receive if all layers of the source arrived at this node.
+    pub desired: usize,
     /// Payload type of the source, and the matching format of this member. Inner `None`: the member does not support
     /// the codec.
     format: Option<(Pt, Option<Format>)>,
@@ -404,6 +406,7 @@ impl Slot {
             kind,
             source: None,
             rewriter: StreamRewriter::default(),
+            desired: 0,
             format: None,
             switched: None,
             sent_packets: 0,
@@ -455,6 +458,7 @@ impl Slot {
         self.source = source;
         self.format = None;
         self.switched = None;
+        self.desired = 0;
         self.rewriter.detach();
     }
 }

@@ -71,6 +71,9 @@ impl Switch {
             self.rooms_by_name.insert(room.into(), room_at);
         }
         self.rooms[room_at as usize].members.push(id);
+        if known.is_none() {
+            self.add_remotes(room, now, send);
+        }
         self.flush_output(id, now, send);
         self.work(id, now, send, |member, collected| {
             member.connection.handle_timeout(now, |_, output| {

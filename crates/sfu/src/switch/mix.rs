@@ -26,10 +26,11 @@ impl Switch {
 
     /// Routes the audio of an existing room to `mixer`, until the last member leaves.
     pub fn set_mixer(&mut self, room: &str, mixer: MixerSender, now: Instant, send: &mut (impl Send + ?Sized)) {
-        let Some(at) = self.rooms_by_name.get(room) else { return };
-        let room = &mut self.rooms[*at as usize];
+        let Some(at) = self.rooms_by_name.get(room).copied() else { return };
+        let room = &mut self.rooms[at as usize];
         room.mixer = Some(mixer);
         let members = room.members.clone();
+        self.isolate(at, now);
         for id in &members {
             let Some(member) = self.member(*id) else { continue };
             let audio_slots = member.tracks.iter_mut().filter(|track| track.kind == MediaKind::Audio);

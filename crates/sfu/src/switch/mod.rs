@@ -6,6 +6,7 @@
 //! - [`source`]: one track of a member; the direction of a member's media
 //! - [`lines`]: assignment of tracks to the lines of each member's SDP
 //! - [`relay`]: forwarding of packets and of keyframe requests
+//! - [`remote`]: tracks of other nodes, and tracks for other nodes
 //! - [`member`]: one connection; offers and answers
 //! - [`rewriter`]: rewrites the numbers of a track, so that a receiver sees one stream across layers
 //! - [`track`]: a published track, its layers and their bit rates
@@ -27,6 +28,7 @@ mod member;
 mod membership;
 mod mix;
 mod relay;
+mod remote;
 mod report;
 mod rewriter;
 mod source;

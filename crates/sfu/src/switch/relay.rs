@@ -5,16 +5,16 @@ use str0m::{
     IceConnectionState,
     format::PayloadParams,
     media::{KeyframeRequestKind, MediaKind},
-    rtp::{RtpPacket, Vp8Descriptor},
+    rtp::RtpPacket,
 };
 
 use super::{
     allocate::{LayerSwitch, VideoDemand, allocate, reason},
-    member::Slot,
+    member::{Media, Slot},
     rewriter::Packet,
     source::{Role, Source},
     state::{Event, Send, Switch},
-    track::{LAYERS_MAX, Layer, Track, is_key},
+    track::{LAYERS_MAX, Layer, Track, describe, is_key},
 };
 use crate::{member_id::MemberId, mixer::Input};
 
@@ -88,11 +88,8 @@ impl Switch {
             track.loudness.update(level, now);
         }
         let loudness = level.map(|_| track.loudness.now(now));
-        let (kind, receivers) = (track.kind, std::mem::take(&mut track.receivers));
-        let vp8 = match params.spec().codec {
-            str0m::format::Codec::Vp8 => Vp8Descriptor::parse(&packet.payload).ok(),
-            _ => None,
-        };
+        let (kind, exported) = (track.kind, track.exported);
+        let vp8 = describe(params.spec().codec, &packet.payload);
         let incoming = Packet {
             layer,
             sequence: *packet.seq_no,
@@ -103,16 +100,39 @@ impl Switch {
         };
         let source = Source { member: id, track: track_at };
         if let Some(loudness) = loudness {
-            let holder = self.holder(room).and_then(|holder| Some(self.track(holder)?.loudness.now(now)));
-            self.rooms[room as usize].floor.update(source, loudness, holder.unwrap_or(0.0), now);
+            self.update_floor(room, source, loudness, now);
         }
-        let is_mixed = kind == MediaKind::Audio && self.mix(source, room, incoming.sequence, &packet.payload);
-        for (receiver, slot) in receivers.iter().filter(|_| !is_mixed) {
+        if kind == MediaKind::Audio && self.mix(source, room, incoming.sequence, &packet.payload) {
+            return;
+        }
+        self.fan_out(source, (packet.into(), &params, &incoming), now, send);
+        if let Some(handle) = exported {
+            self.send_to_nodes(handle, (layer, packet, &params), now);
+        }
+    }
+
+    /// Updates the active speaker of a room after an audio packet of `source`.
+    pub(super) fn update_floor(&mut self, room: u32, source: Source, loudness: f32, now: Instant) {
+        let holder = self.holder(room).and_then(|holder| Some(self.track(holder)?.loudness.now(now)));
+        self.rooms[room as usize].floor.update(source, loudness, holder.unwrap_or(0.0), now);
+    }
+
+    /// Sends one packet to all receivers of its layer.
+    pub(super) fn fan_out(
+        &mut self,
+        source: Source,
+        (media, params, incoming): (Media<'_>, &PayloadParams, &Packet<'_>),
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) {
+        let Some(track) = self.track(source) else { return };
+        let receivers = std::mem::take(&mut track.receivers);
+        for (receiver, slot) in &receivers {
             let Some(member) = self.member(*receiver) else { continue };
             let can_leave = member.egress.is_some();
             let line = member.slots.get_mut(*slot).filter(|line| can_leave && line.source == Some(source));
-            let Some(sent) = line.and_then(|line| line.rewriter.renumber(&incoming, now)) else { continue };
-            if let Some((to, datagram)) = member.write(*slot, (packet.into(), &params, sent), now) {
+            let Some(sent) = line.and_then(|line| line.rewriter.renumber(incoming, now)) else { continue };
+            if let Some((to, datagram)) = member.write(*slot, (media, params, sent), now) {
                 self.forwarded += 1;
                 send(to, datagram);
             }
@@ -138,8 +158,10 @@ impl Switch {
         for (at, is_muted) in wanted.into_iter().enumerate() {
             let source = Source { member: id, track: at };
             let Some(track) = self.track(source).filter(|track| track.is_muted != is_muted) else { continue };
+            let kind = track.kind;
             track.is_muted = is_muted;
-            if is_muted && track.kind == MediaKind::Audio {
+            self.update_exported(source, now);
+            if is_muted && kind == MediaKind::Audio {
                 self.rooms[room as usize].send_to_mixer(Input::Muted(id));
             }
             let Some(track) = self.track(source) else { continue };
@@ -175,7 +197,9 @@ impl Switch {
             }
             None if layers.len() < LAYERS_MAX => {
                 layers.push(Layer::new(ssrc, rid));
-                layers.len() - 1
+                let layer = layers.len() - 1;
+                self.update_exported(Source { member: id, track: at }, now);
+                layer
             }
             None => return None,
         };
@@ -204,6 +228,10 @@ impl Switch {
             wanted.dedup();
         }
         for layer in wanted {
+            if source.member.is_remote() {
+                self.request_remote_keyframe(source, layer, now);
+                continue;
+            }
             let Some(track) = self.track(source) else { return };
             let Some(layer) = track.layers.get_mut(layer) else { continue };
             if !layer.note_request(now) {
@@ -229,23 +257,30 @@ impl Switch {
         let audio_slots =
             member.slots.iter().filter(|slot| slot.kind == MediaKind::Audio && slot.source.is_some()).count();
         let is_video = |(_, slot): &(usize, &Slot)| slot.kind == MediaKind::Video;
-        let video = |(at, slot): (usize, &Slot)| Some((at, slot.source?, slot.rewriter.wanted));
+        let video = |(at, slot): (usize, &Slot)| {
+            let source = slot.source?;
+            Some((at, source, if source.member.is_remote() { slot.desired } else { slot.rewriter.wanted }))
+        };
         let videos: Vec<_> = member.slots.iter().enumerate().filter(is_video).filter_map(video).collect();
         let speaker = self.holder(room).map(|holder| holder.member);
         let mut demand = |(_, source, current): &(usize, Source, usize)| {
             let track = self.track(*source).filter(|track| !track.is_muted);
-            let rates =
-                track.map_or_else(Vec::new, |track| track.layers.iter().map(|layer| layer.bits_per_s(now)).collect());
+            let rates = track.map_or_else(Vec::new, |track| track.rates(now));
             VideoDemand { rates, current: *current, has_priority: speaker == Some(source.member) }
         };
-        let demands: Vec<VideoDemand> = videos.iter().map(&mut demand).collect();
+        let mut demands: Vec<VideoDemand> = videos.iter().map(&mut demand).collect();
         let sound = audio_slots as u64 * AUDIO_BITS_PER_S;
         let best = |demand: &VideoDemand| {
             demand.rates.iter().copied().max().filter(|rate| *rate > 0).unwrap_or(UNMEASURED_VIDEO_BITS_PER_S)
         };
         let desired = sound + demands.iter().map(best).sum::<u64>();
         let carries = estimate.map_or(u64::MAX / 4, |estimate| estimate.saturating_sub(sound));
-        let chosen = allocate(&demands, carries);
+        let mut chosen = allocate(&demands, carries);
+        if videos.iter().any(|(_, source, _)| source.member.is_remote()) {
+            self.desire(id, &videos, &chosen, now);
+            self.limit_to_arriving(id, &videos, &mut demands, now);
+            chosen = allocate(&demands, carries);
+        }
         let Some(member) = self.member(id) else { return };
         for (video, ((at, ..), layer)) in videos.iter().zip(&chosen).enumerate() {
             let slot = &mut member.slots[*at];
@@ -265,8 +300,39 @@ impl Switch {
         }
     }
 
+    /// Records the layers that a member would receive if all layers of its sources arrived at this node, and updates
+    /// what this node wants of other nodes.
+    fn desire(&mut self, id: MemberId, videos: &[(usize, Source, usize)], chosen: &[usize], now: Instant) {
+        for ((at, source, _), layer) in
+            videos.iter().zip(chosen).filter(|((_, source, _), _)| source.member.is_remote())
+        {
+            let Some(slot) = self.member(id).and_then(|member| member.slots.get_mut(*at)) else { continue };
+            slot.desired = *layer;
+            self.update_want(*source, now);
+        }
+    }
+
+    /// Takes the layers out of the demands that do not arrive at this node.
+    fn limit_to_arriving(
+        &mut self,
+        id: MemberId,
+        videos: &[(usize, Source, usize)],
+        demands: &mut [VideoDemand],
+        now: Instant,
+    ) {
+        for ((at, source, _), demand) in videos.iter().zip(demands) {
+            if let Some(track) = self.track(*source).filter(|track| !track.is_muted) {
+                demand.rates = track.arriving_rates(now);
+            }
+            if let Some(slot) = self.member(id).and_then(|member| member.slots.get(*at)) {
+                demand.current = slot.rewriter.wanted;
+            }
+        }
+    }
+
     /// Runs once a second. The bit rates of the layers may have changed, and a keyframe request may have been lost.
     pub(super) fn tick(&mut self, now: Instant, send: &mut (impl Send + ?Sized)) {
+        self.announce_rates(now);
         let all: Vec<MemberId> = self.members.iter().map(|(_, member)| member.id).collect();
         for id in all {
             self.choose_layers(id, now, send);

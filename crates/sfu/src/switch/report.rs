@@ -73,6 +73,7 @@ impl Switch {
         let receives = member.slots.iter().filter_map(|slot| {
             let from = match slot.source?.member {
                 MemberId::MIXER => MIX,
+                from if from.is_remote() => self.remotes.as_ref()?.name(from)?,
                 from => &*self.members.get(from.slot as usize)?.name,
             };
             Some(Receives {

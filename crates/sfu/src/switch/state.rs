@@ -13,10 +13,16 @@ use slab::Slab;
 use super::{
     floor::Floor,
     member::{CollectedOutput, Member},
+    remote::Remotes,
     source::Source,
     track::Track,
 };
-use crate::{congestion::Algorithm, member_id::MemberId, mixer::Input};
+use crate::{
+    cascade::{self, NodeId},
+    congestion::Algorithm,
+    member_id::MemberId,
+    mixer::Input,
+};
 
 /// Maximum time without a valid datagram from a member. Source: RFC 7675, section 5.1.
 pub const SILENT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,6 +35,10 @@ pub enum Event {
     Offer(MemberId, String),
     /// The member was removed. `panicked`: the cause was a panic in the library.
     Left { id: MemberId, panicked: bool },
+    /// The link to a node is dead, or was refused for this reason; it was removed.
+    LinkLost(NodeId, Option<cascade::Refused>),
+    /// The link to a node has had no use for a while; it may be removed.
+    LinkUnused(NodeId),
 }
 
 /// SFU of one shard, with all its rooms.
@@ -50,7 +60,9 @@ pub struct Switch {
     /// Reusable buffer for the output of library calls, so that no packet needs an allocation.
     pub(super) collected: CollectedOutput,
     pub(super) forwarded: u64,
-    congestion_control: Algorithm,
+    /// Links to other nodes; `None`: each room is on one node.
+    pub(super) remotes: Option<Box<Remotes>>,
+    pub(super) congestion_control: Algorithm,
 }
 
 pub struct Room {
@@ -87,6 +99,7 @@ impl Switch {
             next_tick: None,
             collected: CollectedOutput::default(),
             forwarded: 0,
+            remotes: None,
             congestion_control: Algorithm::default(),
         }
     }
@@ -184,6 +197,9 @@ impl Switch {
     }
 
     pub(super) fn track(&mut self, source: Source) -> Option<&mut Track> {
+        if source.member.is_remote() {
+            return self.remotes.as_mut()?.track(source);
+        }
         self.member(source.member)?.tracks.get_mut(source.track)
     }
 
@@ -199,12 +215,19 @@ impl Switch {
             }
         }
         self.events.push_back(Event::Left { id, panicked });
+        self.withdraw(id, &member.tracks, now);
+        if let Some(remotes) = &mut self.remotes {
+            remotes.remove_receiver(member.room, id);
+            let sources: Vec<Source> = member.slots.iter().filter_map(|slot| slot.source).collect();
+            sources.into_iter().for_each(|source| self.update_want(source, now));
+        }
         let room = &mut self.rooms[member.room as usize];
         room.send_to_mixer(Input::Left(id));
         room.members.retain(|other| *other != id);
         if room.members.is_empty() {
             self.rooms_by_name.remove(&room.name);
             self.rooms.remove(member.room as usize);
+            self.remove_remotes(member.room, now);
             return;
         }
         for other in room.members.clone() {

@@ -6,8 +6,11 @@ use str0m::{
     rtp::{Ssrc, Vp8Descriptor},
 };
 
-use super::floor::Loudness;
-use crate::member_id::MemberId;
+use crate::{
+    cascade::{self, Handle, Layers},
+    loudness::Loudness,
+    member_id::MemberId,
+};
 
 /// One published track of a member, in one stream or in several layers of different quality.
 #[derive(Debug)]
@@ -22,6 +25,17 @@ pub struct Track {
     pub loudness: Loudness,
     /// A moderator has muted this track: it is not forwarded.
     pub is_muted: bool,
+    /// Number of a local track on the links to other nodes.
+    pub exported: Option<Handle>,
+    /// Layers of a track of another node, as that node announces them.
+    pub announced: Option<Announced>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announced {
+    pub kbps: [u32; cascade::LAYERS_MAX],
+    /// Layers that cross the link.
+    pub carried: Layers,
 }
 
 /// One layer: a stream of a track.
@@ -47,6 +61,37 @@ pub const LAYERS_MAX: usize = 4;
 /// another frame. A request within this interval is served by the keyframe requested before.
 const KEYFRAME_INTERVAL_MIN: Duration = Duration::from_millis(300);
 const RATE_WINDOW: Duration = Duration::from_secs(1);
+
+impl Track {
+    /// Returns the bit rates of all layers in bit/s; 0 for a layer that is not being sent.
+    pub fn rates(&self, now: Instant) -> Vec<u64> {
+        match &self.announced {
+            Some(announced) => announced.rates(self.layers.len(), |_| true),
+            None => self.layers.iter().map(|layer| layer.bits_per_s(now)).collect(),
+        }
+    }
+
+    /// Returns the bit rates of the layers that arrive at this node.
+    pub fn arriving_rates(&self, now: Instant) -> Vec<u64> {
+        match &self.announced {
+            Some(announced) => announced.rates(self.layers.len(), |layer| announced.carried.contains(layer)),
+            None => self.rates(now),
+        }
+    }
+}
+
+impl Announced {
+    fn rates(&self, layers: usize, is_counted: impl Fn(usize) -> bool) -> Vec<u64> {
+        let rate = |(layer, kbps): (usize, &u32)| if is_counted(layer) { u64::from(*kbps) * 1000 } else { 0 };
+        self.kbps.iter().enumerate().take(layers).map(rate).collect()
+    }
+
+    /// Returns the layer with the lowest bit rate; `None`: no layer is being sent.
+    pub fn least(&self) -> Option<usize> {
+        let sent = self.kbps.iter().enumerate().filter(|(_, kbps)| **kbps > 0);
+        sent.min_by_key(|(_, kbps)| **kbps).map(|(layer, _)| layer)
+    }
+}
 
 impl Layer {
     pub fn new(ssrc: Ssrc, rid: Option<Rid>) -> Self {
@@ -83,6 +128,14 @@ impl Rate {
             self.bits_per_s = (self.bytes as f64 * 8.0 / elapsed.as_secs_f64()) as u64;
             (self.since, self.bytes) = (Some(now), 0);
         }
+    }
+}
+
+/// Parses the VP8 descriptor of a payload. `None` for other codecs.
+pub fn describe(codec: Codec, payload: &[u8]) -> Option<Vp8Descriptor> {
+    match codec {
+        Codec::Vp8 => Vp8Descriptor::parse(payload).ok(),
+        _ => None,
     }
 }
 

@@ -1,3 +1,4 @@
+mod cascaded;
 mod mixed;
 mod muted;
 

@@ -1,0 +1,3 @@
+mod link;
+mod walk;
+mod world;
