@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 export const HOST = '10.99.0.1';
 const PEER = '10.99.0.2';
 const DEVICE = 'cable';
-/** Rate of the cable when it is no bottleneck, and the time that packets wait for a narrow cable before it drops them. */
+/** Rate of the cable when it is no bottleneck, and the time for which a packet can wait in its queue. */
 const WIDE_KBPS = 50_000;
 const QUEUE_MS = 300;
 

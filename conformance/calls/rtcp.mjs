@@ -3,7 +3,7 @@
 
 const PACKET = /\b([IO]) \d\d:\d\d:\d\d\.\d+\s+(?:00){2,3}((?: [0-9a-f]{2})+)/;
 
-/** Names of RTCP packets by type and, for feedback, by format. Sources: RFC 3550, 4585, 5104, 8888, draft-alvestrand. */
+/** Names of RTCP packets by type and, for feedback, by format. Sources: RFC 3550, 4585, 5104 and 8888. */
 function kindOf(type, format, isRemb) {
   if (type === 205) return { 1: 'NACK', 15: 'TWCC', 11: 'CCFB' }[format] ?? `RTPFB/${format}`;
   if (type === 206) return { 1: 'PLI', 4: 'FIR' }[format] ?? (format === 15 && isRemb ? 'REMB' : `PSFB/${format}`);

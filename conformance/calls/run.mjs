@@ -5,7 +5,7 @@
 //
 // FOLDER has the installed peers and receives logs. The last lines of the output are the tables and the verdict.
 import { spawn } from 'node:child_process';
-import { createWriteStream, mkdirSync, writeFileSync } from 'node:fs';
+import { createWriteStream, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -25,6 +25,8 @@ const PHASES = { before: { for_s: 20, measured_s: 8 }, during: { for_s: 30, meas
 const CONNECT_MAX_S = 60;
 /** Frames that each side must receive, and readings that must differ from the reading before. */
 const FRAMES_MIN = 30;
+/** Frames that each side must still receive while the cable is measured after the bottleneck. */
+const FRAMES_AFTER_MIN = 5;
 const CHANGES_MIN = 2;
 
 /** Command of each peer, which gets the URL of the server, the room and its topology. */
@@ -82,19 +84,27 @@ function between(a, b) {
   return { up: of('up'), down: of('down') };
 }
 
-/** Goes through the phases and returns the rates in each. */
-async function bottleneck(network, isAlive) {
+/** Goes through the phases and returns the rates in each, and the frames that both sides received in the last one. */
+async function bottleneck(network, both, isAlive) {
   const rates = {};
+  let frames;
   for (const [phase, { for_s, measured_s }] of Object.entries(PHASES)) {
     if (phase === 'during') network.shape(BOTTLENECK_KBPS);
     else network.widen();
     await sleep((for_s - measured_s) * 1000);
     const from = network.counters();
+    frames = both.map((one) => one.last().frames);
     await sleep(measured_s * 1000);
     rates[phase] = between(from, network.counters());
-    if (!isAlive()) return undefined;
+    if (!isAlive()) return {};
   }
-  return rates;
+  return { rates, frames_after: both.map((one, i) => one.last().frames - frames[i]) };
+}
+
+/** Returns the processor time of this machine so far: idle, and in all, in ticks. */
+function processors() {
+  const [, ...ticks] = readFileSync('/proc/stat', 'utf8').split('\n', 1)[0].split(/\s+/).map(Number);
+  return { idle: ticks[3], all: ticks.slice(0, 8).reduce((sum, each) => sum + each) };
 }
 
 /** One call of Chromium, which is beside the server, with a peer behind the cable. */
@@ -124,9 +134,12 @@ async function call(peer, path, network, url) {
     const moves = () => both.every((one) => one.last().frames >= FRAMES_MIN && one.last().changes >= CHANGES_MIN);
     const isMoving = await until(moves, CONNECT_MAX_S, isAlive);
     const moving_s = (Date.now() - began) / 1000;
-    const rates = isMoving && !quick ? await bottleneck(network, isAlive) : undefined;
+    const cpu = processors();
+    const { rates, frames_after } = isMoving && !quick ? await bottleneck(network, both, isAlive) : {};
+    const cpu_after = processors();
+    const idle = rates && Number(((cpu_after.idle - cpu.idle) / (cpu_after.all - cpu.all)).toFixed(2));
     const report = ({ version, route, codec, frames, changes, rtcp_sent, rtcp_received }) => ({ version, route, codec, frames, changes, rtcp_sent, rtcp_received });
-    const result = { peer, path, moving_s, rates, chromium: report(chromium.last()), tested: report(tested.last()) };
+    const result = { peer, path, moving_s, rates, frames_after, idle, chromium: report(chromium.last()), tested: report(tested.last()) };
     const failure = !isAlive() ? 'a peer has ended' : isMoving ? failureOf(result) : `frames: ${both.map((one) => one.last().frames)}, changes: ${both.map((one) => one.last().changes)}`;
     return { ...result, ...(failure && { failure }) };
   } finally {
@@ -135,7 +148,8 @@ async function call(peer, path, network, url) {
 }
 
 /** Returns what is wrong with a call whose videos move. */
-function failureOf({ path, chromium, tested }) {
+function failureOf({ path, frames_after, chromium, tested }) {
+  if (frames_after?.some((frames) => frames < FRAMES_AFTER_MIN)) return `frames in the last ${PHASES.after.measured_s} s, Chromium and the peer: ${frames_after}`;
   for (const [name, one] of Object.entries({ Chromium: chromium, 'the peer': tested })) {
     if (path === 'relay' && one.route !== 'relay-relay') return `${name} uses candidates of type ${one.route}`;
     for (const direction of ['rtcp_sent', 'rtcp_received'])

@@ -4,7 +4,7 @@
 source "$(dirname "$0")/../common.sh"
 here=$conformance/calls
 tools=$cache_root/millrace-calls
-export PATH=$PATH:/usr/sbin:/usr/local/go/bin
+export PATH=$PATH:/usr/sbin:/usr/local/go/bin PYTHONDONTWRITEBYTECODE=1
 
 command -v node >/dev/null || skip "Node.js is not here"
 [ -e "$root/sdk/typescript/node_modules/puppeteer-core" ] || skip "sdk/typescript/node_modules is not there: \`make sdk\` first"

@@ -1,14 +1,20 @@
-// Makes the tables of docs/reference/interoperability.md from results.json of a run:
+// Makes the tables of docs/reference/interoperability.md from results.json of runs; a later file replaces the calls of
+// an earlier one:
 //
-//   table.mjs RESULTS.json [DOCUMENT]    prints the tables, or writes them into the document
+//   table.mjs [--write DOCUMENT] RESULTS.json ..    prints the tables, or writes them into the document
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
 const BEGIN = '<!-- begin: made by conformance/calls/table.mjs -->';
 const END = '<!-- end -->';
 const NAMES = { chromium: 'Chromium', firefox: 'Firefox', aiortc: 'aiortc', pion: 'Pion' };
-/** A sender adapts if it sends at most this factor of the bottleneck; otherwise the cable drops its packets. */
+/**
+ * A sender adapts if it sends at most this factor of the bottleneck; otherwise the cable drops its packets. It reduces
+ * its rate if it sends at most `REDUCED` of what it sent before.
+ */
 const TOLERANCE = 1.1;
+const REDUCED = 0.7;
+const PATHS = { mesh: 'mesh', relay: 'relay', unit: 'SFU' };
 const FEEDBACK = ['TWCC', 'CCFB', 'REMB', 'NACK', 'PLI', 'FIR', 'XR'];
 
 const row = (cells) => `| ${cells.join(' | ')} |`;
@@ -17,13 +23,14 @@ const counts = (kinds) => ['SR', 'RR', ...FEEDBACK].flatMap((kind) => (kinds[kin
 
 const calls = (results) =>
   table(
-    ['peer', 'path', 'candidates', 'both videos move after', 'frames received by the peer, by Chromium', 'result'],
-    results.map(({ peer, path, failure, moving_s, chromium, tested }) => [
+    ['peer', 'path', 'candidates', 'both videos move after', 'frames received by the peer, by Chromium', 'CPU idle', 'result'],
+    results.map(({ peer, path, failure, moving_s, idle, chromium, tested }) => [
       NAMES[peer],
-      path,
+      PATHS[path],
       tested?.route ?? '-',
       moving_s ? `${moving_s.toFixed(1)} s` : '-',
       tested ? `${tested.frames}, ${chromium.frames}` : '-',
+      idle === undefined ? '-' : `${Math.round(idle * 100)} %`,
       failure ? `failed: ${failure}` : 'passed',
     ]),
   );
@@ -31,7 +38,7 @@ const calls = (results) =>
 const rtcp = (results) =>
   table(
     ['peer', 'path', 'RTCP sent by the peer', 'RTCP received by the peer'],
-    results.flatMap(({ peer, path, tested }) => (tested ? [[NAMES[peer], path, counts(tested.rtcp_sent), counts(tested.rtcp_received)]] : [])),
+    results.flatMap(({ peer, path, tested }) => (tested ? [[NAMES[peer], PATHS[path], counts(tested.rtcp_sent), counts(tested.rtcp_received)]] : [])),
   );
 
 /** Feedback on the rate that a sender received: transport-wide, or an estimate of the receiver. */
@@ -40,7 +47,8 @@ const feedback = (kinds) => ['TWCC', 'CCFB', 'REMB'].filter((kind) => kinds[kind
 function adapts(rates, direction, kbps) {
   const [before, during] = [rates.before[direction], rates.during[direction]];
   if (before.kbps <= kbps * TOLERANCE) return 'not known';
-  return during.kbps <= kbps * TOLERANCE ? 'yes' : 'no';
+  if (during.kbps <= kbps * TOLERANCE) return 'yes';
+  return during.kbps <= before.kbps * REDUCED ? 'not enough' : 'no';
 }
 
 function senders(results, kbps) {
@@ -52,25 +60,36 @@ function senders(results, kbps) {
       ['down', other, NAMES[peer], feedback(tested.rtcp_sent)],
     ].map(([direction, from, to, kinds]) => {
       const phases = Object.values(rates).map((phase) => phase[direction]);
-      return [from, to, path, kinds, ...phases.map(({ kbps }) => kbps), `${(phases[1].lost * 100).toFixed(1)} %`, adapts(rates, direction, kbps)];
+      return [from, to, PATHS[path], kinds, ...phases.map(({ kbps }) => kbps), `${(phases[1].lost * 100).toFixed(1)} %`, adapts(rates, direction, kbps)];
     });
   });
   return table(['sender', 'receiver', 'path', 'feedback', 'before', 'during', 'after', 'dropped during', 'adapts'], rows);
 }
 
 export function tables(results, kbps) {
-  return `### Calls\n\n${calls(results)}\n\n### Who adapts to ${kbps} kbit/s\n\n${senders(results, kbps)}\n\n### RTCP\n\n${rtcp(results)}\n`;
+  const versions = Object.entries(NAMES).flatMap(([name, title]) => {
+    const found = results.find(({ peer, tested }) => peer === name && tested?.version);
+    return found ? [`${title} ${found.tested.version}`] : [];
+  });
+  const sections = [`Versions: ${versions.join(', ')}.`, '## Calls', calls(results)];
+  if (results.some(({ rates }) => rates)) sections.push(`## Who adapts to ${kbps} kbit/s`, senders(results, kbps));
+  return `${[...sections, '## RTCP', rtcp(results)].join('\n\n')}\n\n`;
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const [file, document] = process.argv.slice(2);
-  const text = tables(JSON.parse(readFileSync(file, 'utf8')), 300);
+  const document = process.argv[2] === '--write' ? process.argv[3] : undefined;
+  const results = new Map();
+  for (const file of process.argv.slice(document ? 4 : 2))
+    for (const result of JSON.parse(readFileSync(file, 'utf8'))) results.set(`${result.peer}-${result.path}`, result);
+  const order = (names, name) => Object.keys(names).indexOf(name);
+  const sorted = [...results.values()].sort((a, b) => order(NAMES, a.peer) - order(NAMES, b.peer) || order(PATHS, a.path) - order(PATHS, b.path));
+  const text = tables(sorted, 300);
   if (!document) console.log(text);
   else {
     const whole = readFileSync(document, 'utf8');
     const [before, rest] = whole.split(BEGIN);
     const [, after] = (rest ?? '').split(END);
     if (after === undefined) throw new Error(`${document} has no lines "${BEGIN}" and "${END}"`);
-    writeFileSync(document, `${before}${BEGIN}\n\n${text}\n${END}${after}`);
+    writeFileSync(document, `${before}${BEGIN}\n\n${text}${END}${after}`);
   }
 }

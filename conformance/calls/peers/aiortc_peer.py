@@ -6,7 +6,6 @@ plays by WHEP; otherwise it answers the offer of the other participant.
 
 import asyncio
 import json
-import random
 import signal
 import sys
 import threading
@@ -26,9 +25,8 @@ from aiortc import (
 )
 from aiortc.rtcdtlstransport import RTCDtlsTransport
 from aiortc.sdp import candidate_from_sdp
-from av import VideoFrame
+from film import FPS, picture
 
-WIDTH, HEIGHT, FPS = 320, 240, 15
 REPORT_EVERY_S = 5
 
 url, room, topology = sys.argv[1:4]
@@ -88,7 +86,7 @@ def observe():
 
 
 class Film(VideoStreamTrack):
-    """Noise that changes in every frame, so that the encoder always reaches its target rate."""
+    """The video of film.py, in real time."""
 
     def __init__(self):
         super().__init__()
@@ -98,13 +96,7 @@ class Film(VideoStreamTrack):
     async def recv(self):
         self.started = self.started or time.monotonic()
         await asyncio.sleep(max(0, self.started + self.number / FPS - time.monotonic()))
-        frame = VideoFrame(WIDTH, HEIGHT, "yuv420p")
-        noise = random.Random(self.number).randbytes(WIDTH * HEIGHT // 16)
-        for plane, height in zip(frame.planes, (HEIGHT, HEIGHT // 2, HEIGHT // 2)):
-            # A sample of the noise covers a block of several pixels; without this, no rate would be sufficient.
-            line = plane.line_size
-            rows = (noise[y // 8 * 40 : y // 8 * 40 + 40] for y in range(height))
-            plane.update(b"".join(bytes(row[x * 40 // line] for x in range(line)) for row in rows))
+        frame = picture(self.number)
         frame.pts, frame.time_base = self.number * 90000 // FPS, Fraction(1, 90000)
         self.number += 1
         return frame
