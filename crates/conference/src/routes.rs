@@ -52,7 +52,8 @@ impl Routes for ConferenceRoutes {
 
     fn open_port(&self, port: &ShardPort) {
         let conference = &self.0;
-        let sfu = Sfu::new(port.demultiplexer.sender(), port.candidates.clone(), port.peers_max);
+        let algorithm = conference.rooms.congestion_control();
+        let sfu = Sfu::new(port.demultiplexer.sender(), port.candidates.clone(), port.peers_max, algorithm);
         port.peers.borrow_mut().set_carriers(sfu.clone());
         let _ = conference.data_channels.set(port.peers.clone());
         conference.media.set_sfu(sfu.clone());

@@ -1,15 +1,18 @@
 //! Selective forwarding unit (SFU) without I/O: forwards media between the members of a room, and mixes audio.
 //!
 //! - [`switch`]: rooms and members; which packets go to which member, and which layer of a video
-//! - [`egress`]: outgoing media packets of one member: RTP, SRTP, retransmission, bandwidth estimate, probing
+//! - [`congestion`]: congestion control: the target rate of a sender, from the reports of its receiver
+//! - [`egress`]: outgoing media packets of one member: RTP, SRTP, retransmission, probing
 //! - [`mixer`]: decodes the audio of a room, and encodes one mix for each listener
 //! - [`MediaClient`], [`Sink`]: the client's end, for load generators and tests
 //!
-//! No sockets, no clock, no threads: datagrams and the time are inputs. `egress` and `mixer` know nothing of `switch`.
+//! No sockets, no clock, no threads: datagrams and the time are inputs. `egress` and `mixer` know nothing of
+//! `switch`, and `congestion` knows nothing of the others.
 //!
 //! Read first: [`switch::Switch`], [`egress::Egress`], [`mixer::Mixer`].
 
 mod client;
+pub mod congestion;
 pub mod egress;
 mod member_id;
 pub mod mixer;

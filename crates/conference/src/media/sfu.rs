@@ -1,7 +1,10 @@
 use std::{cell::RefCell, collections::HashMap, net::SocketAddr, rc::Rc, time::Instant};
 
 use millrace_rtc::{Candidates, Event as DataEvent, Lane};
-use millrace_sfu::switch::{Event, MemberId, Switch};
+use millrace_sfu::{
+    congestion::Algorithm,
+    switch::{Event, MemberId, Switch},
+};
 use millrace_transport::{
     data_channel::{AdmittedSession, PeerId, Peers, SessionCarrier, SessionCarriers},
     datagram::DatagramSender,
@@ -22,8 +25,15 @@ pub struct Sfu {
 }
 
 impl Sfu {
-    pub fn new(sender: Rc<DatagramSender>, candidates: Candidates, members_max: usize) -> Rc<Self> {
-        let switch = RefCell::new(Switch::new(candidates, members_max, ROOM_MEMBERS_MAX));
+    pub fn new(
+        sender: Rc<DatagramSender>,
+        candidates: Candidates,
+        members_max: usize,
+        congestion_control: Algorithm,
+    ) -> Rc<Self> {
+        let mut switch = Switch::new(candidates, members_max, ROOM_MEMBERS_MAX);
+        switch.set_congestion_control(congestion_control);
+        let switch = RefCell::new(switch);
         Rc::new(Self { switch, sender, sessions: RefCell::default() })
     }
 

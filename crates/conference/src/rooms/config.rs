@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use millrace_room as room;
+use millrace_sfu::congestion::Algorithm;
 use serde::{Deserialize, Serialize};
 
 /// Limits of rooms.
@@ -16,6 +17,8 @@ pub struct Config {
     pub children_max: usize,
     /// Maximum number of rooms with topology `mixer`, each of which uses a thread; 0 disables the topology.
     pub mixers_max: usize,
+    /// Congestion control of the media that the SFU sends.
+    pub congestion_control: Algorithm,
     /// Silent peer timeout: a participant that sends no report or signal for this time is removed.
     #[serde(with = "humantime_serde")]
     pub silence_max: Duration,
@@ -36,6 +39,7 @@ impl Default for Config {
             mesh_max,
             children_max,
             mixers_max: 0,
+            congestion_control: Algorithm::default(),
             silence_max: silent_timeout,
             signals_per_s,
             signal_bytes_max: 64 * 1024,

@@ -7,6 +7,7 @@ use std::{
 
 use millrace_protocol::{Code, Error, Holder};
 use millrace_room::{Join, Joined, Muted, Output, Refused, Room, Topology};
+use millrace_sfu::congestion::Algorithm;
 use serde_json::Value;
 
 use super::{Config, MixerSlot, RoomName, Shared};
@@ -38,6 +39,11 @@ pub(super) struct Changes {
 impl Rooms {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared, rooms: RefCell::default() }
+    }
+
+    /// Returns the congestion control algorithm of the media that the SFU sends.
+    pub(crate) fn congestion_control(&self) -> Algorithm {
+        self.shared.config.congestion_control
     }
 
     /// Returns the limits of rooms.

@@ -4,17 +4,33 @@
 /// One item of a report.
 #[derive(Debug, PartialEq)]
 pub enum Feedback<'a> {
-    /// Reception report of a stream. `last_report`: middle 32 bits of the NTP timestamp in the newest sender report
-    /// that the client received. `delay`: time since then, in units of 1/65,536 s.
-    ReceiverReport { ssrc: u32, last_report: u32, delay: u32 },
+    ReceiverReport(ReceiverReport),
     /// NACK of one stream: `first` is missing, and so is `first + 1 + n` for each bit `n` set in `others`.
-    Nack { ssrc: u32, first: u16, others: u16 },
+    Nack {
+        ssrc: u32,
+        first: u16,
+        others: u16,
+    },
     /// Arrival times of packets, across all streams.
     Arrivals(Arrivals<'a>),
     /// Bandwidth estimate made by the client (REMB), in bit/s.
     Remb(u64),
     /// Feedback that the library must process.
     Other,
+}
+
+/// Reception report of a stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReceiverReport {
+    pub ssrc: u32,
+    /// Packets lost since the report before, in 1/256.
+    pub lost_share: u8,
+    /// Highest sequence number received, with the number of wraps in its upper half.
+    pub highest: u32,
+    /// Middle 32 bits of the NTP timestamp in the newest sender report that the client received.
+    pub last_report: u32,
+    /// Time since then, in units of 1/65,536 s.
+    pub delay: u32,
 }
 
 /// Arrival times of consecutive packets, from `first` on.
@@ -95,8 +111,13 @@ pub fn read<'a>(compound: &'a [u8], mut emit: impl FnMut(Feedback<'a>)) {
 
 fn read_blocks<'a>(blocks: &[u8], count: u8, emit: &mut impl FnMut(Feedback<'a>)) {
     for block in blocks.chunks_exact(BLOCK_BYTES).take(count.into()) {
-        let (ssrc, last_report, delay) = (u32_at(block, 0), u32_at(block, 16), u32_at(block, 20));
-        emit(Feedback::ReceiverReport { ssrc, last_report, delay });
+        emit(Feedback::ReceiverReport(ReceiverReport {
+            ssrc: u32_at(block, 0),
+            lost_share: block[4],
+            highest: u32_at(block, 8),
+            last_report: u32_at(block, 16),
+            delay: u32_at(block, 20),
+        }));
     }
 }
 
@@ -213,7 +234,7 @@ mod tests {
         .concat();
         let (ssrc, bits) = (2, 1_000_000);
         let expected = [
-            Feedback::ReceiverReport { ssrc, last_report: 5, delay: 6 },
+            Feedback::ReceiverReport(ReceiverReport { ssrc, lost_share: 64, highest: 3, last_report: 5, delay: 6 }),
             Feedback::Nack { ssrc, first: 7, others: 0x8001 },
             Feedback::Nack { ssrc, first: 0x100, others: 0 },
             Feedback::Remb(bits),

@@ -3,20 +3,18 @@
 //! ```text
 //!   packet ─► stream: header, number ─► seal ─► datagram
 //!               └─► retransmission cache ─► NACK: header, own number ─► seal ─► datagram
-//!   report ─► open: missing packets, arrival times ─► bandwidth estimate
+//!   report ─► open: missing packets, arrival times ─► congestion controller
 //! ```
 //!
 //! - [`outgoing_stream`]: one RTP stream: headers, retransmission cache, sender reports
 //! - [`patch`]: numbers inside a VP8 payload
 //! - [`srtp`]: SRTP and SRTCP
 //! - [`feedback`]: parser of RTCP reports
-//! - [`estimate`]: bandwidth estimate
 //! - [`probe`]: probing for more bandwidth
 //!
 //! The library still does the handshake and the SDP, and receives what the member sends. The library also writes the
 //! reports, which are corrected here because the library does not see the packets.
 
-mod estimate;
 mod feedback;
 mod outgoing_stream;
 mod patch;
@@ -35,8 +33,8 @@ use std::{
 use millrace_rtc::crypto::KeyingMaterial;
 use str0m::media::Mid;
 
-use estimate::{Arrival, Estimator};
-use feedback::{Arrivals, Feedback};
+use crate::congestion::{Algorithm, Arrival, CongestionController, Report};
+use feedback::{Arrivals, Feedback, ReceiverReport};
 use outgoing_stream::UnsealedPacket;
 use probe::Probe;
 
@@ -70,6 +68,8 @@ const PROBE_GAIN_MIN: f64 = 1.05;
 /// A probe's rate is `PROBE_RATE_STEP` times the estimate, but at most `PROBE_RATE_OVERSHOOT` times the desired rate.
 const PROBE_RATE_STEP: f64 = 2.0;
 const PROBE_RATE_OVERSHOOT: f64 = 1.2;
+/// After this time without a report, the controller is notified once per second.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of probe packets sent at once after a late timer.
 const PROBE_BURST_MAX: usize = 32;
 
@@ -86,9 +86,12 @@ pub struct Egress {
     /// History of sent packets, up to the newest.
     sent: VecDeque<Sent>,
     newest_reported: Option<u64>,
-    estimator: Estimator,
+    controller: Box<dyn CongestionController>,
     /// Bandwidth estimate made by the client (REMB), in bit/s.
     remb_bits_per_s: Option<u64>,
+    /// Packets sent until the newest report, and the time since when later ones await a report.
+    packets_reported: u32,
+    unreported_since: Option<Instant>,
     rtt: Duration,
     retransmit_budget: f64,
     desired_bits_per_s: f64,
@@ -121,7 +124,7 @@ pub enum ReportOutcome {
 
 impl Egress {
     /// Creates a sender without streams. `None`: no cipher is available for these keys.
-    pub fn new(material: &KeyingMaterial, to: SocketAddr, now: Instant) -> Option<Self> {
+    pub fn new(material: &KeyingMaterial, to: SocketAddr, algorithm: Algorithm, now: Instant) -> Option<Self> {
         let (sends, receives) = Keys::pair(material)?;
         Some(Self {
             sends,
@@ -132,8 +135,10 @@ impl Egress {
             next: 1,
             sent: VecDeque::new(),
             newest_reported: None,
-            estimator: Estimator::new(FIRST_ESTIMATE, now),
+            controller: algorithm.controller(FIRST_ESTIMATE, now),
             remb_bits_per_s: None,
+            packets_reported: 0,
+            unreported_since: None,
             rtt: FIRST_RTT,
             retransmit_budget: RETRANSMIT_BURST_BYTES_MAX,
             desired_bits_per_s: 0.0,
@@ -156,19 +161,35 @@ impl Egress {
     /// Removes the streams for which `is_used` returns false. The indexes of the other streams change.
     pub fn retain(&mut self, is_used: impl Fn(Mid) -> bool) {
         self.streams.retain(|stream| is_used(stream.mid));
+        self.packets_reported = self.packets();
     }
 
     /// Returns the bandwidth estimate in bit/s. `None`: the client reports neither arrival times nor its own estimate.
     pub fn bits_per_s(&self) -> Option<u64> {
-        if self.newest_reported.is_some() || self.streams.iter().any(OutgoingStream::is_numbered) {
-            return Some(self.estimator.bits_per_s());
-        }
-        self.remb_bits_per_s
+        let is_measured = self.has_arrivals() || self.remb_bits_per_s.is_some();
+        is_measured.then(|| self.controller.bits_per_s())
     }
 
-    /// Sets the desired bit rate. Probing begins if it exceeds the estimate.
+    /// Returns the name of the congestion control algorithm.
+    pub fn congestion_control(&self) -> &'static str {
+        self.controller.name()
+    }
+
+    /// Returns whether the client reports the arrival times of packets.
+    fn has_arrivals(&self) -> bool {
+        self.newest_reported.is_some() || self.streams.iter().any(OutgoingStream::is_numbered)
+    }
+
+    /// Number of packets sent, which wraps.
+    fn packets(&self) -> u32 {
+        self.streams.iter().fold(0, |sum, stream| sum.wrapping_add(stream.packets()))
+    }
+
+    /// Sets the desired bit rate. Probing begins if it exceeds the estimate. Callers call it once per second.
     pub fn set_desired(&mut self, bits_per_s: u64, now: Instant) {
         self.desired_bits_per_s = bits_per_s as f64;
+        self.controller.set_max(self.desired_bits_per_s);
+        self.check_reports(now);
         self.begin_probe(now);
     }
 
@@ -227,9 +248,13 @@ impl Egress {
             return ReportOutcome::Spurious;
         }
         let mut outcome = ReportOutcome::All;
+        // Packets that the reception reports cover, and those that were lost; and the client's own estimate.
+        let (mut counts, mut remb_bits_per_s) = (None, None);
         feedback::read(&opened, |feedback| match feedback {
-            Feedback::ReceiverReport { ssrc, last_report, delay } => {
-                self.handle_receiver_report(ssrc, last_report, delay, now)
+            Feedback::ReceiverReport(report) => {
+                let (covered, lost) = self.handle_receiver_report(&report, now);
+                let sums = counts.get_or_insert((0, 0));
+                *sums = (sums.0 + covered, sums.1 + lost);
             }
             Feedback::Nack { ssrc, first, others } => {
                 self.retransmit(ssrc, first, now, &mut emit);
@@ -237,9 +262,14 @@ impl Egress {
                 others.for_each(|bit| self.retransmit(ssrc, first.wrapping_add(bit + 1), now, &mut emit));
             }
             Feedback::Arrivals(arrivals) => self.handle_arrivals(&arrivals, now),
-            Feedback::Remb(bits_per_s) => self.remb_bits_per_s = Some(bits_per_s),
+            Feedback::Remb(bits_per_s) => remb_bits_per_s = Some(bits_per_s),
             Feedback::Other => outcome = ReportOutcome::More,
         });
+        self.remb_bits_per_s = remb_bits_per_s.or(self.remb_bits_per_s);
+        if !self.has_arrivals() && (counts.is_some() || remb_bits_per_s.is_some()) {
+            let (covered, lost) = counts.unwrap_or_default();
+            self.learn(&Report { now, arrivals: &[], lost, covered, rtt: self.rtt, remb_bits_per_s });
+        }
         self.begin_probe(now);
         outcome
     }
@@ -251,16 +281,32 @@ impl Egress {
 
     /// Returns the ratio of packets that the client has lost, from 0 to 1; `None` before the first measurement.
     pub fn loss(&self) -> Option<f64> {
-        self.estimator.loss()
+        self.controller.loss()
     }
 
-    fn handle_receiver_report(&mut self, ssrc: u32, last_report: u32, delay: u32, now: Instant) {
-        let Some(stream) = self.streams.iter_mut().find(|stream| stream.ssrc == ssrc) else { return };
-        stream.set_known();
-        if let Some((_, at)) = stream.last_report.filter(|(middle, _)| *middle == last_report) {
+    /// Returns the packets that the report covers, and those that were lost. A report on an unknown stream covers none.
+    fn handle_receiver_report(&mut self, report: &ReceiverReport, now: Instant) -> (usize, usize) {
+        let Some(stream) = self.streams.iter_mut().find(|stream| stream.ssrc == report.ssrc) else { return (0, 0) };
+        let counts = stream.handle_report(report);
+        if let Some((_, at)) = stream.last_report.filter(|(middle, _)| *middle == report.last_report) {
             let since = now.saturating_duration_since(at);
-            let delay = Duration::from_secs_f64(f64::from(delay) / 65536.0);
+            let delay = Duration::from_secs_f64(f64::from(report.delay) / 65536.0);
             self.rtt = since.saturating_sub(delay).min(RTT_MAX);
+        }
+        counts
+    }
+
+    fn learn(&mut self, report: &Report<'_>) {
+        (self.packets_reported, self.unreported_since) = (self.packets(), None);
+        self.controller.handle_report(report);
+    }
+
+    /// Notifies the controller if packets were sent and the client has not reported for some time.
+    fn check_reports(&mut self, now: Instant) {
+        if self.packets() == self.packets_reported {
+            self.unreported_since = None;
+        } else if now.saturating_duration_since(*self.unreported_since.get_or_insert(now)) >= REPORT_TIMEOUT {
+            self.controller.handle_timeout(now);
         }
     }
 
@@ -302,7 +348,10 @@ impl Egress {
                 None => lost += 1,
             }
         });
-        self.estimator.update(&self.arrivals, lost, self.rtt, now);
+        let arrivals = std::mem::take(&mut self.arrivals);
+        let covered = arrivals.len() + lost;
+        self.learn(&Report { now, arrivals: &arrivals, lost, covered, rtt: self.rtt, remb_bits_per_s: None });
+        self.arrivals = arrivals;
         self.finish_probe(now);
     }
 
@@ -311,7 +360,7 @@ impl Egress {
         let Some(result) = probe.result(self.newest_reported, now) else { return };
         let found_more = result.is_ok_and(|rate| rate > PROBE_GAIN_MIN * before);
         if let Ok(rate) = result {
-            self.estimator.raise_to(rate);
+            self.controller.raise_to(rate);
         }
         self.probe_pause = if found_more { PROBE_PAUSE } else { (2 * self.probe_pause).min(PROBE_PAUSE_MAX) };
         self.probe_at = now + if found_more { Duration::ZERO } else { self.probe_pause };
@@ -320,8 +369,8 @@ impl Egress {
 
     /// Begins a probe if the desired rate exceeds the estimate.
     fn begin_probe(&mut self, now: Instant) {
-        let estimate = self.estimator.bits_per_s() as f64;
-        let is_wanted = self.desired_bits_per_s > estimate && self.estimator.allows_probing() && now >= self.probe_at;
+        let estimate = self.controller.bits_per_s() as f64;
+        let is_wanted = self.desired_bits_per_s > estimate && self.controller.allows_probing() && now >= self.probe_at;
         // A probe needs a client that reports arrival times.
         if !is_wanted || self.probe.is_some() || self.newest_reported.is_none() {
             return;

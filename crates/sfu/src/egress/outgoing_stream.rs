@@ -9,7 +9,7 @@ use str0m::{
     rtp::{Extension, ExtensionMap},
 };
 
-use super::{patch::Patch, srtp::OVERHEAD_BYTES};
+use super::{feedback::ReceiverReport, patch::Patch, srtp::OVERHEAD_BYTES};
 
 /// One outgoing RTP stream: its header format, its retransmission cache and its counters.
 pub struct OutgoingStream {
@@ -30,6 +30,8 @@ pub struct OutgoingStream {
     bytes: u32,
     /// Middle 32 bits of the NTP timestamp in the newest sender report, and the send time of that report.
     pub last_report: Option<(u32, Instant)>,
+    /// Highest sequence number that the client has reported.
+    highest_reported: Option<u32>,
 }
 
 struct RtxStream {
@@ -88,6 +90,8 @@ const SWEEP_EVERY: u64 = 16;
 /// Number of newest packets that are repeated as probe padding, where only the size matters.
 const PADDING_PACKETS: usize = 16;
 const PADDING_BYTES_MIN: usize = 200;
+/// Maximum number of packets that one reception report covers.
+const REPORT_PACKETS_MAX: u32 = 1 << 15;
 const HEADER_BYTES: usize = 12;
 /// Maximum size of the header extensions that are written.
 const EXTENSIONS_BYTES: usize = 4 + 32;
@@ -183,6 +187,7 @@ impl OutgoingStream {
             packets: 0,
             bytes: 0,
             last_report: None,
+            highest_reported: None,
         }
     }
 
@@ -192,9 +197,20 @@ impl OutgoingStream {
         self.extensions.number.is_some()
     }
 
-    /// Records that the client has reported on this stream.
-    pub fn set_known(&mut self) {
+    /// Records a report of the client on this stream. Returns the packets that it covers, and those that were lost.
+    ///
+    /// The first report, and one whose sequence number has not grown or has jumped, covers no packets.
+    pub fn handle_report(&mut self, report: &ReceiverReport) -> (usize, usize) {
         self.is_known = true;
+        let before = self.highest_reported.replace(report.highest);
+        let covered = before.map_or(0, |before| report.highest.wrapping_sub(before));
+        let covered = if covered <= REPORT_PACKETS_MAX { covered as usize } else { 0 };
+        (covered, (covered * usize::from(report.lost_share) + 128) / 256)
+    }
+
+    /// Number of packets sent, which wraps.
+    pub fn packets(&self) -> u32 {
+        self.packets
     }
 
     /// Writes a packet with the transport-wide sequence number `number`. `None`: a packet with its sequence number was

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use super::estimate::Arrival;
+use crate::congestion::Arrival;
 
 /// A probe for more bandwidth: packets are sent at a higher rate for a moment, and their arrival rate shows the
 /// capacity.

@@ -3,6 +3,8 @@ use std::sync::Arc;
 use rand_pcg::rand_core::Rng;
 use str0m::rtp::{Extension, ExtensionMap};
 
+use crate::congestion::{RATE_MAX, RATE_MIN};
+
 use super::{
     srtp::{
         ReportIndex,
@@ -33,13 +35,21 @@ struct Pair {
 }
 
 impl Pair {
-    #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
     fn new(capacity: f64) -> Self {
+        Self::with(capacity, Algorithm::default(), true)
+    }
+
+    /// `is_numbered`: the client reports arrival times.
+    #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+    fn with(capacity: f64, algorithm: Algorithm, is_numbered: bool) -> Self {
         let now = Instant::now();
         let (profile, bytes) = PROFILES[2];
-        let mut egress = Egress::new(&material(profile, bytes, true), "127.0.0.1:9".parse().unwrap(), now).unwrap();
+        let to = "127.0.0.1:9".parse().unwrap();
+        let mut egress = Egress::new(&material(profile, bytes, true), to, algorithm, now).unwrap();
         let mut extensions = ExtensionMap::empty();
-        extensions.set(NUMBER_ID, Extension::TransportSequenceNumber);
+        if is_numbered {
+            extensions.set(NUMBER_ID, Extension::TransportSequenceNumber);
+        }
         egress.stream("v".into(), || OutgoingStream::new("v".into(), &extensions, SSRC, Some(RTX_SSRC), now));
         let (other, _) = Keys::pair(&material(profile, bytes, false)).unwrap();
         Self {
@@ -349,7 +359,57 @@ fn random_reports_cause_bounded_output() {
         }
         assert!(pair.egress.sent.len() <= HISTORY_MAX && pair.egress.rtt <= RTT_MAX);
         let estimate = pair.egress.bits_per_s().unwrap() as f64;
-        assert!((estimate::RATE_MIN..=estimate::RATE_MAX).contains(&estimate), "{estimate}");
+        assert!((RATE_MIN..=RATE_MAX).contains(&estimate), "{estimate}");
     }
     assert!(sent_bytes > 0);
+}
+
+/// A compound of a reception report and a REMB, as clients without arrival times send it.
+fn reception(ssrc: u32, lost_share: u32, highest: u32, remb_kbps: u32) -> Vec<u8> {
+    let report = [0x81c9_0007, 1, ssrc, lost_share << 24, highest, 0, 0, 0];
+    // Exponent 3: units of 8 bit/s.
+    let remb = [0x8fce_0005, 1, 0, u32::from_be_bytes(*b"REMB"), (1 << 24) | (3 << 18) | (remb_kbps * 125), ssrc];
+    report.into_iter().chain(remb).flat_map(u32::to_be_bytes).collect()
+}
+
+#[test]
+fn client_without_arrival_times_is_judged_by_its_estimate_and_losses() {
+    let mut pair = Pair::with(1e9, Algorithm::Rrtcc(Default::default()), false);
+    pair.write();
+    assert_eq!((pair.egress.bits_per_s(), pair.egress.loss()), (None, None));
+    let second = Duration::from_secs(1);
+    pair.now += second;
+    // The first report, and one of an unknown stream, cover no packets.
+    pair.report(&reception(SSRC, 255, 1000, 2000));
+    pair.report(&reception(77, 255, 9000, 2000));
+    assert_eq!((pair.egress.bits_per_s(), pair.egress.loss()), (Some(1_000_000), None));
+    pair.now += second;
+    pair.report(&reception(SSRC, 51, 1100, 2000));
+    let (rate, loss) = (pair.egress.bits_per_s().unwrap(), pair.egress.loss().unwrap());
+    assert!((890_000..910_000).contains(&rate) && (0.19..0.21).contains(&loss), "{rate} at a loss of {loss}");
+    pair.report(&reception(SSRC, 0, 1100, 400));
+    assert_eq!(pair.egress.bits_per_s(), Some(400_000), "the client's estimate is a maximum");
+    // A sequence number that jumps covers nothing.
+    pair.now += second;
+    pair.report(&reception(SSRC, 255, 1 << 31, 400));
+    assert_eq!(pair.egress.bits_per_s(), Some(400_000));
+}
+
+#[test]
+fn rate_halves_while_packets_await_a_report() {
+    let mut pair = Pair::with(1e9, Algorithm::Rrtcc(Default::default()), true);
+    let seconds = |pair: &mut Pair, count: usize, sends: bool| {
+        for _ in 0..count {
+            pair.now += Duration::from_secs(1);
+            if sends {
+                pair.write();
+            }
+            pair.egress.set_desired(0, pair.now);
+        }
+        pair.egress.bits_per_s().unwrap()
+    };
+    assert_eq!(seconds(&mut pair, 60, false), 1_000_000, "nothing was sent, so nothing is missing");
+    assert_eq!(seconds(&mut pair, 2, true), 1_000_000);
+    assert_eq!(seconds(&mut pair, 1, true), 500_000);
+    assert_eq!(seconds(&mut pair, 2, true), 250_000);
 }

@@ -25,6 +25,7 @@ use super::{
     track::Track,
 };
 use crate::{
+    congestion::Algorithm,
     egress::{Egress, OutgoingStream, Packet, ReportOutcome, is_report},
     member_id::MemberId,
 };
@@ -372,14 +373,14 @@ impl Member {
         now.abs_diff(then) * ESTIMATE_STEP > then
     }
 
-    /// Creates the [`Egress`] once the handshake is done, and updates its destination when the client has moved.
-    pub fn update_egress(&mut self, now: Instant) {
+    /// Creates the [`Egress`] with a congestion control algorithm once the handshake is done, and updates its destination when the client has moved.
+    pub fn update_egress(&mut self, algorithm: Algorithm, now: Instant) {
         if let (Some(to), Some(egress)) = (self.connection.take_moved(), &mut self.egress) {
             egress.set_to(to);
         }
         let material = self.connection.take_keying_material().filter(|_| self.role != Role::Publisher);
         if let (Some(material), Some(to)) = (material, self.connection.remote()) {
-            self.egress = Egress::new(&material, to, now).map(Box::new);
+            self.egress = Egress::new(&material, to, algorithm, now).map(Box::new);
         }
     }
 

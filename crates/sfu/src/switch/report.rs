@@ -14,6 +14,8 @@ pub struct Report {
     pub is_connected: bool,
     /// The member is the active speaker, or was the last one.
     pub has_floor: bool,
+    /// Name of the congestion control algorithm of the path to the member.
+    pub congestion_control: Option<&'static str>,
     /// Bandwidth estimate of the path to the member in kbit/s.
     pub estimate_kbps: Option<u64>,
     /// Round-trip time to the member.
@@ -92,6 +94,7 @@ impl Switch {
             name: member.name.to_string(),
             is_connected: member.is_connected,
             has_floor: self.holder(member.room).is_some_and(|holder| holder.member == member.id),
+            congestion_control: egress.map(|egress| egress.congestion_control()),
             estimate_kbps: member.estimate.map(|estimate| estimate / 1000),
             rtt_ms: egress.and_then(|egress| egress.round_trip_time()).map(|rtt| rtt.as_millis() as u64),
             loss_percent: egress.and_then(|egress| egress.loss()).map(|share| (share * 1000.0).round() / 10.0),

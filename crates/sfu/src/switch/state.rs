@@ -16,7 +16,7 @@ use super::{
     source::Source,
     track::Track,
 };
-use crate::{member_id::MemberId, mixer::Input};
+use crate::{congestion::Algorithm, member_id::MemberId, mixer::Input};
 
 /// Maximum time without a valid datagram from a member. Source: RFC 7675, section 5.1.
 pub const SILENT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,6 +50,7 @@ pub struct Switch {
     /// Reusable buffer for the output of library calls, so that no packet needs an allocation.
     pub(super) collected: CollectedOutput,
     pub(super) forwarded: u64,
+    congestion_control: Algorithm,
 }
 
 pub struct Room {
@@ -86,7 +87,13 @@ impl Switch {
             next_tick: None,
             collected: CollectedOutput::default(),
             forwarded: 0,
+            congestion_control: Algorithm::default(),
         }
+    }
+
+    /// Sets the congestion control algorithm of members that join later.
+    pub fn set_congestion_control(&mut self, algorithm: Algorithm) {
+        self.congestion_control = algorithm;
     }
 
     pub fn len(&self) -> usize {
@@ -142,7 +149,7 @@ impl Switch {
         let Self { collected, members, .. } = self;
         let mut member = members.get_mut(id.slot as usize).filter(|member| member.id == id);
         if let Some(member) = &mut member {
-            member.update_egress(now);
+            member.update_egress(self.congestion_control, now);
         }
         for (to, mut datagram) in collected.datagrams.drain(..) {
             if member.as_mut().is_none_or(|member| member.correct(&mut datagram, now)) {
