@@ -1,7 +1,8 @@
-// Makes the tables of docs/reference/interoperability.md from results.json of runs; a later file replaces the calls of
-// an earlier one:
+// Makes the tables of docs/reference/interoperability.md from results.json of runs:
 //
-//   table.mjs [--write DOCUMENT] RESULTS.json ..    prints the tables, or writes them into the document
+//   table.mjs RESULTS.json ..                              prints the tables
+//   table.mjs --write DOCUMENT RECORD.json RESULTS.json .. replaces the calls of the record by those of the results, and
+//                                                          the tables of the document by those of the record
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
@@ -54,10 +55,11 @@ function adapts(rates, direction, kbps) {
 function senders(results, kbps) {
   const rows = results.flatMap(({ peer, path, rates, tested }) => {
     if (!rates) return [];
+    const title = peer === 'chromium' ? 'Chromium behind the cable' : NAMES[peer];
     const other = path === 'unit' ? 'the SFU' : 'Chromium';
     return [
-      ['up', NAMES[peer], other, feedback(tested.rtcp_received)],
-      ['down', other, NAMES[peer], feedback(tested.rtcp_sent)],
+      ['up', title, other, feedback(tested.rtcp_received)],
+      ['down', other, title, feedback(tested.rtcp_sent)],
     ].map(([direction, from, to, kinds]) => {
       const phases = Object.values(rates).map((phase) => phase[direction]);
       return [from, to, PATHS[path], kinds, ...phases.map(({ kbps }) => kbps), `${(phases[1].lost * 100).toFixed(1)} %`, adapts(rates, direction, kbps)];
@@ -78,18 +80,18 @@ export function tables(results, kbps) {
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const document = process.argv[2] === '--write' ? process.argv[3] : undefined;
+  const files = process.argv.slice(document ? 4 : 2);
   const results = new Map();
-  for (const file of process.argv.slice(document ? 4 : 2))
-    for (const result of JSON.parse(readFileSync(file, 'utf8'))) results.set(`${result.peer}-${result.path}`, result);
+  for (const file of files) for (const result of JSON.parse(readFileSync(file, 'utf8'))) results.set(`${result.peer}-${result.path}`, result);
   const order = (names, name) => Object.keys(names).indexOf(name);
   const sorted = [...results.values()].sort((a, b) => order(NAMES, a.peer) - order(NAMES, b.peer) || order(PATHS, a.path) - order(PATHS, b.path));
   const text = tables(sorted, 300);
   if (!document) console.log(text);
   else {
-    const whole = readFileSync(document, 'utf8');
-    const [before, rest] = whole.split(BEGIN);
+    const [before, rest] = readFileSync(document, 'utf8').split(BEGIN);
     const [, after] = (rest ?? '').split(END);
     if (after === undefined) throw new Error(`${document} has no lines "${BEGIN}" and "${END}"`);
     writeFileSync(document, `${before}${BEGIN}\n\n${text}${END}${after}`);
+    writeFileSync(files[0], `${JSON.stringify(sorted, undefined, 1)}\n`);
   }
 }
