@@ -1,8 +1,7 @@
 // Makes the tables of docs/reference/interoperability.md from results.json of runs:
 //
-//   table.mjs RESULTS.json ..                              prints the tables
-//   table.mjs --write DOCUMENT RECORD.json RESULTS.json .. replaces the calls of the record by those of the results, and
-//                                                          the tables of the document by those of the record
+//   table.mjs RESULTS.json ..                                 prints the tables
+//   table.mjs --write DOCUMENT RECORD.json RESULTS.json ..    updates the record, and the document from the record
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
