@@ -22,4 +22,5 @@ suite "event streams" eventstream/run.sh
 suite "tokens" jwt/run.sh
 suite "Web Push" webpush/run.sh
 suite "slowhttptest" slowhttptest/run.sh --quick
+suite "calls" calls/run.sh --quick
 [ "$failed" -eq 0 ]
