@@ -14,7 +14,7 @@ use millrace_rtc::ConnectionError;
 use str0m::media::MediaKind;
 
 use super::*;
-use crate::{MediaClient, MediaEvent, MediaOutput, mixer::Input};
+use crate::{MediaClient, MediaEvent, MediaOutput, congestion::Algorithm, mixer::Input};
 
 /// Clients around an SFU, with simulated time. Every `lose`th datagram from the SFU is lost (0: none).
 struct Net {
@@ -172,6 +172,7 @@ const SETTLED: Duration = Duration::from_secs(1);
 #[test]
 fn viewers_receive_packets_once_in_order() {
     let mut net = Net::new();
+    net.switch.set_congestion_control(Algorithm::Nada);
     let publisher = net.join("a", Role::Publisher, VIDEO, &[]);
     let viewers = [net.join("b", Role::Viewer, &[], VIDEO), net.join("c", Role::Viewer, &[], VIDEO)];
     net.run(SETTLED);
@@ -184,6 +185,8 @@ fn viewers_receive_packets_once_in_order() {
     let reports = net.switch.reports("room", net.now);
     assert_eq!(reports.iter().map(|report| report.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
     assert!(reports.iter().all(|report| report.is_connected), "{reports:?}");
+    let algorithms = reports.iter().map(|report| report.congestion_control).collect::<Vec<_>>();
+    assert_eq!(algorithms, [None, Some("nada"), Some("nada")], "nothing is sent to the publisher");
     assert!(reports[0].sends[0].layers_kbps[0] > 150, "{reports:?}");
     assert_eq!((reports[1].receives[0].from.as_str(), reports[1].receives[0].packets), ("a", 100));
 }
