@@ -239,7 +239,7 @@ async fn trouble_of_now_is_notified_once() {
     node.wait(ALERTS, Since::State, "both alerts", |alerts| {
         ["7/trouble-code/P0301", "8/trouble-code/P0301"]
             .iter()
-            .all(|key| alerts.iter().any(|(k, _)| k.as_deref() == Some(key)))
+            .all(|key| alerts.iter().any(|(k, _)| k.as_deref() == Some(*key)))
     })
     .await;
     feedback.stop();
