@@ -21,5 +21,7 @@ suite "TLS" tls/run.sh
 suite "event streams" eventstream/run.sh
 suite "tokens" jwt/run.sh
 suite "Web Push" webpush/run.sh
+suite "MQTT, paho-mqtt" paho-mqtt/run.sh
+suite "MQTT, tests of Eclipse Paho" paho-testing/run.sh
 suite "slowhttptest" slowhttptest/run.sh --quick
 [ "$failed" -eq 0 ]
