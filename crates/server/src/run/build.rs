@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use millrace_carcare::feedback::Feedback;
 use millrace_engine::{Engine, WithLocal};
 use millrace_hooks::Hooks;
+use millrace_ingest::Ingest;
 use millrace_node::Router;
 use millrace_presence::{Consumer, Presence};
 use millrace_protocol::{Epoch, ticket::TicketKey};
@@ -55,6 +56,8 @@ pub struct Services {
     pub webhooks: Option<Arc<Webhooks>>,
     /// The driving feedback of CarCare, if it is switched on.
     pub feedback: Option<Arc<Feedback>>,
+    /// Publisher of what devices report.
+    pub ingest: Arc<Ingest>,
     /// The lab, if the configuration allows it.
     pub lab: Option<Arc<Lab>>,
     /// Name of this node, new at every start.
@@ -138,6 +141,10 @@ pub fn build(
         own_keys: config.own_keys(),
     });
     site.presence.clone_from(&presence);
+    let ingest = Arc::new(Ingest::new(&config.ingest));
+    site.devices.ingest = Some(ingest.clone());
+    site.devices.feedback.clone_from(&feedback);
+    site.devices.push.clone_from(&push);
     let lab = lab(config, &engine);
     let site = Arc::new(site);
     Ok(Services {
@@ -155,6 +162,7 @@ pub fn build(
         hooks,
         webhooks,
         feedback,
+        ingest,
         lab,
         node,
         presence,
