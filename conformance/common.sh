@@ -39,5 +39,11 @@ serve() {
     host=${authority%:*} port=${authority##*:}
 }
 
+# Sets `mqtt_port`, the port of MQTT of the server that `serve --set mqtt.listen=127.0.0.1:0` has started last.
+find_mqtt_port() {
+    mqtt_port=$(sed -nE 's/.*serving MQTT.*address=[^ ]*:([0-9]+).*/\1/p' "$work/log" | head -1)
+    [ -n "$mqtt_port" ] || { cat "$work/log" >&2; echo "the server does not serve MQTT" >&2; exit 1; }
+}
+
 # Fails if the server has ended, even if the suite passed.
 check_alive() { kill -0 "$server" 2>/dev/null || { cat "$work/log" >&2; echo "the server has ended" >&2; exit 1; }; }

@@ -21,6 +21,8 @@ suite "TLS" tls/run.sh
 suite "event streams" eventstream/run.sh
 suite "tokens" jwt/run.sh
 suite "Web Push" webpush/run.sh
+suite "MQTT, paho-mqtt" paho-mqtt/run.sh
+suite "MQTT, tests of Eclipse Paho" paho-testing/run.sh
 suite "slowhttptest" slowhttptest/run.sh --quick
 suite "calls" calls/run.sh --quick
 [ "$failed" -eq 0 ]

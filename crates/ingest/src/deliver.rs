@@ -17,6 +17,7 @@ use tokio::task::coop::consume_budget;
 use crate::{
     Config, DeviceId, Filter, Report,
     filter::{Acceptance, Verdict},
+    metrics::{Metrics, PointResult},
 };
 
 /// Number of points that are remembered, for repeated batches: 8 MiB of memory.
@@ -25,6 +26,7 @@ const POINTS_MAX: usize = 1 << 18;
 /// Publishes reports of devices. All shards share one.
 pub struct Ingest {
     filter: Mutex<Filter>,
+    metrics: Metrics,
 }
 
 /// Numbers of the reports of one request, by what became of them.
@@ -38,7 +40,11 @@ pub struct Summary {
 
 impl Ingest {
     pub fn new(config: &Config) -> Self {
-        Self { filter: Mutex::new(Filter::new(config.devices_max, POINTS_MAX)) }
+        Self { filter: Mutex::new(Filter::new(config.devices_max, POINTS_MAX)), metrics: Metrics::default() }
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// Publishes the reports of one device in the order of their times, and returns once the engine has stored them.
@@ -80,16 +86,22 @@ impl Ingest {
                     let publication = publication(&acceptance)?;
                     publish_record(context, publisher, &mut target, device.as_str(), publication).await?;
                     self.filter().accept(device.as_str(), acceptance);
+                    self.metrics.count_point(PointResult::Live);
                     summary.live += 1;
                 }
                 Verdict::Late(acceptance) => {
                     publish::publish(context, publisher, &mut late, publication(&acceptance)?).await?;
                     self.filter().accept(device.as_str(), acceptance);
+                    self.metrics.count_point(PointResult::Late);
                     summary.late += 1;
                 }
-                Verdict::Duplicate => summary.duplicate += 1,
+                Verdict::Duplicate => {
+                    self.metrics.count_point(PointResult::Duplicate);
+                    summary.duplicate += 1;
+                }
                 Verdict::Dropped(reason) => {
                     tracing::debug!(device = device.as_str(), ?reason, "dropped a point of a device");
+                    self.metrics.count_point(reason.into());
                     summary.dropped += 1;
                 }
             }

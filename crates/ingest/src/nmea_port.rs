@@ -4,7 +4,7 @@ use millrace_engine::unix_ms;
 use millrace_protocol::Error;
 use millrace_transport::{Context, DatagramFormat, access::Caller, admission::Publisher};
 
-use crate::{DeviceId, Ingest, format::nmea};
+use crate::{DeviceId, Ingest, RequestResult, format::nmea};
 
 /// Format of the datagrams of the port `ingest.nmea_udp`. A datagram has no token, so the permissions are those of
 /// clients without one. The server sends no reply.
@@ -18,7 +18,10 @@ impl DatagramFormat for Nmea {
         caller: &Caller,
         datagram: &[u8],
     ) -> Option<()> {
-        self.receive(context, publisher, caller, datagram).await.ok()
+        let received = self.receive(context, publisher, caller, datagram).await;
+        let result = received.as_ref().map_or_else(|error| RequestResult::of(error.code), |_| RequestResult::Accepted);
+        self.0.metrics().count_request(result);
+        received.ok()
     }
 }
 

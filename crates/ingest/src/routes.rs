@@ -15,7 +15,7 @@ use millrace_transport::{
 };
 
 use crate::{
-    DecodeError, DeviceId, Ingest, Report, Summary, credential,
+    DecodeError, DeviceId, Ingest, Report, RequestResult, Summary, credential,
     format::{Parameters, csv, get, gpx, osmand, overland, owntracks, parameters, torque},
     mqtt, obd, time,
 };
@@ -187,7 +187,11 @@ impl Routes for IngestRoutes {
             if !endpoint.methods().any(|method| parts.method == method) {
                 return Ok(plain(endpoint.refuse_method()));
             }
-            match self.receive(protocol, context, parts, body).await {
+            let received = self.receive(protocol, context, parts, body).await;
+            let result =
+                received.as_ref().map_or_else(|error| RequestResult::of(error.code), |_| RequestResult::Accepted);
+            self.0.iter().for_each(|ingest| ingest.metrics().count_request(result));
+            match received {
                 Ok(summary) => Ok(plain(protocol.answer(summary))),
                 Err(error) => protocol.refuse(context, error).map(plain),
             }

@@ -10,18 +10,23 @@
 //! - `endpoint.rs`: which push services are permitted
 //! - `notify.rs`: notifications of the server itself
 //! - `sender.rs`: requests, repetitions, removal of subscriptions
+//! - `queue.rs`, `take_over.rs`: messages that wait, in the engine, and those of nodes that have ended
 //! - `routes.rs`: the HTTP requests
 //!
 //! Source: docs/reference/protocol.md, "Notifications".
 
 mod encrypt;
 mod endpoint;
+pub mod metrics;
 mod notify;
+mod queue;
 mod routes;
 mod sender;
+mod take_over;
 mod vapid;
 
 pub use endpoint::{HOSTS, Hosts};
+pub use queue::{Message, QUEUE};
 pub use routes::{ENDPOINTS, PushRoutes};
 pub use sender::{Config, Push, PushError};
 pub use vapid::{KeyError, Vapid};

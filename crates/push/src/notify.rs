@@ -2,11 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use millrace_protocol::{Error, Kind, NewPublication};
 
 use crate::{
-    routes::{channel, send},
+    routes::{Notification, channel, send},
     sender::Push,
 };
 
@@ -28,9 +29,11 @@ impl Push {
         let notifications = channel("notifications", subject)?;
         let mut publication = NewPublication::new(Kind::Json, message);
         publication.ttl_ms = Some(ttl.as_millis() as u64);
-        self.engine().append(&notifications, publication).await?;
+        let position = self.engine().append(&notifications, publication).await?;
         if self.engine().presence(&notifications).await? == 0 {
-            send(self.engine(), self, subject, message, ttl.as_secs(), urgency).await?;
+            let expires_ms = self.engine().now_ms() + ttl.as_millis() as u64;
+            let note = Notification { position, body: BASE64_STANDARD.encode(message), expires_ms, urgency };
+            send(self.engine(), self, subject, &note, false).await?;
         }
         Ok(())
     }

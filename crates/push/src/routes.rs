@@ -2,12 +2,14 @@
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use http::{Method, StatusCode, request::Parts};
 use hyper::body::Incoming;
 use millrace_delivery::PageLimit;
 use millrace_engine::Engine;
-use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Since, session::Policy};
+use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Position, Since, session::Policy};
 use millrace_transport::{
     Context, Routes,
     admission::{Publisher, read_body},
@@ -24,7 +26,9 @@ use sha2::{Digest, Sha256};
 use crate::{
     NAMESPACE,
     encrypt::{Keys, MESSAGE_BYTES_MAX},
-    sender::{Job, Push},
+    metrics::SubscriptionEvent,
+    queue::Message,
+    sender::Push,
 };
 
 /// Endpoints of this crate.
@@ -40,6 +44,8 @@ const SUBSCRIPTION_BYTES_MAX: usize = 8 << 10;
 const PAGE: PageLimit = PageLimit { count: 1000, bytes: 4 << 20 };
 /// Default time for which a push service keeps a message.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
+/// Messages that are written to the queue at the same time.
+const WRITES: usize = 32;
 /// Urgencies of RFC 8030, section 5.3.
 const URGENCIES: [&str; 4] = ["very-low", "low", "normal", "high"];
 
@@ -146,6 +152,7 @@ impl PushRoutes {
         let mut publication = NewPublication::new(Kind::Json, json);
         publication.key = Some(key(&subscription.endpoint));
         context.shard.engine.append(&subscriptions, publication).await?;
+        push.metrics().count_subscription(SubscriptionEvent::Stored);
         let mut response = no_content();
         *response.status_mut() = StatusCode::NO_CONTENT;
         Ok(response)
@@ -159,17 +166,19 @@ impl PushRoutes {
         body: &mut Incoming,
         subject: &str,
     ) -> Result<Response, Error> {
-        self.push()?;
+        let push = self.push()?;
         let subscriptions = channel(NAMESPACE, subject)?;
         let data = read_permitted(context, parts, body, subject).await?;
         let Unsubscription { endpoint } = serde_json::from_slice(&data)
             .map_err(|error| Error::new(Code::BadJson, format!("expected `{{\"endpoint\": URL}}`: {error}")))?;
         context.shard.engine.append(&subscriptions, NewPublication::deletion(key(&endpoint))).await?;
+        push.metrics().count_subscription(SubscriptionEvent::Ended);
         Ok(no_content())
     }
 
     /// Handles `POST /v1/push/{subject}?ttl=&urgency=`: publishes the body to `notifications/{subject}`. If that
-    /// channel has no reader, also sends the body to the subscriptions of the subject, in the background.
+    /// channel has no reader, also sends the body to the subscriptions of the subject, in the background. A repeated
+    /// `Idempotency-Key` publishes and sends nothing.
     async fn notify(
         &self,
         context: &Context,
@@ -193,10 +202,16 @@ impl PushRoutes {
         let publisher = RequestPublisher { admission: &context.admission, parts, caller: &caller };
         let mut publication = NewPublication::new(kind, &data);
         publication.ttl_ms = Some(ttl_s.max(1) * 1000);
+        let key = parts.headers.get("idempotency-key").map(|value| value.to_str()).transpose();
+        let key = key.map_err(|_| Error::new(Code::BadRequest, "`Idempotency-Key` is ASCII"))?;
+        publication.idempotency_key = key.map(Into::into);
+        let publication = publication.check()?;
         let position = publish::publish(context, &publisher, &mut target, publication).await?;
         let mut sent = 0;
         if context.shard.engine.presence(&notifications).await? == 0 {
-            sent = send(&*context.shard.engine, push, subject, &Bytes::copy_from_slice(&data), ttl_s, urgency).await?;
+            let expires_ms = context.shard.engine.now_ms() + ttl_s * 1000;
+            let note = Notification { position, body: BASE64_STANDARD.encode(&data[..]), expires_ms, urgency };
+            sent = send(&*context.shard.engine, push, subject, &note, key.is_some()).await?;
         }
         Ok(json(json!({ "position": position.to_string(), "pushes": sent }).to_string()))
     }
@@ -212,26 +227,59 @@ async fn read_permitted(context: &Context, parts: &Parts, body: &mut Incoming, s
     Ok(Bytes::copy_from_slice(&data))
 }
 
-/// Sends a message to each subscription of a subject. Returns how many messages are on their way.
+/// A notification for all browsers of a subject.
+pub(crate) struct Notification {
+    pub position: Position,
+    /// The body in base64.
+    pub body: String,
+    pub expires_ms: u64,
+    pub urgency: &'static str,
+}
+
+impl Notification {
+    fn message(&self, subscription: Subscription, channel: &ChannelName, key: &str) -> Message {
+        Message {
+            endpoint: subscription.endpoint,
+            p256dh: subscription.keys.p256dh,
+            auth: subscription.keys.auth,
+            subscriptions: channel.as_str().into(),
+            subscription: key.into(),
+            body: self.body.clone(),
+            urgency: self.urgency.into(),
+            expires_ms: self.expires_ms,
+            attempt: 0,
+            due_ms: 0,
+        }
+    }
+
+    /// Returns the id of the message for one subscription. It is the same if the request is repeated.
+    fn id(&self, channel: &ChannelName, key: &str) -> Box<str> {
+        let text = format!("{} {channel} {key}", self.position);
+        Sha256::digest(text)[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
+    }
+}
+
+/// Queues a notification for each subscription of a subject. Returns how many messages are on their way.
 pub(crate) async fn send(
     engine: &dyn Engine,
     push: &Push,
     subject: &str,
-    message: &Bytes,
-    ttl_s: u64,
-    urgency: &'static str,
+    notification: &Notification,
+    is_repeated: bool,
 ) -> Result<u64, Error> {
-    let subscriptions = channel(NAMESPACE, subject)?;
-    let page = engine.page(&subscriptions, Since::State, Policy::Every, PAGE).await?;
-    let mut sent = 0;
+    let channel = channel(NAMESPACE, subject)?;
+    let page = engine.page(&channel, Since::State, Policy::Every, PAGE).await?;
+    let mut messages = Vec::new();
     for publication in page.publications.iter().filter(|publication| !publication.is_deletion) {
         let Ok(subscription) = serde_json::from_slice::<Subscription>(publication.data()) else { continue };
         // The permitted services may have changed since, and another client can have the permission to publish here.
-        let Ok(endpoint) = push.config().hosts.check(&subscription.endpoint) else { continue };
-        let Ok(keys) = Keys::parse(&subscription.keys.p256dh, &subscription.keys.auth) else { continue };
-        let subscription = (subscriptions.clone(), publication.key.clone().unwrap_or_default());
-        let message = message.clone();
-        sent += u64::from(push.send(Job { endpoint, keys, message, ttl_s, urgency, subscription }));
+        if push.config().hosts.check(&subscription.endpoint).is_err() {
+            continue;
+        }
+        let key = publication.key.as_deref().unwrap_or_default();
+        messages.push((notification.id(&channel, key), notification.message(subscription, &channel, key)));
     }
-    Ok(sent)
+    let queued = stream::iter(messages).map(|(id, message)| push.send(id, message, is_repeated));
+    let queued = queued.buffer_unordered(WRITES);
+    queued.try_fold(0, |sent, is_queued| std::future::ready(Ok(sent + u64::from(is_queued)))).await
 }

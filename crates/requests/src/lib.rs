@@ -12,9 +12,11 @@
 //! Source: docs/reference/protocol.md, "Requests to devices".
 
 mod entry;
+mod metrics;
 mod routes;
 mod store;
 
+pub use metrics::{Metrics, RequestEvent};
 pub use routes::{ENDPOINTS, RequestRoutes};
 
 /// Namespace of the channels `requests/{device}`: keyed states with one key per request.

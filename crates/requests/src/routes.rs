@@ -1,6 +1,6 @@
 //! The HTTP requests: ask a device, list what a device has to do, confirm, answer, look at the state.
 
-use std::{rc::Rc, time::Duration};
+use std::{rc::Rc, sync::Arc, time::Duration};
 
 use http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
@@ -20,7 +20,8 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     NAMESPACE,
-    entry::{Change, Entry},
+    entry::{Change, Entry, State},
+    metrics::{Metrics, RequestEvent},
     store::{self, Found},
 };
 
@@ -39,7 +40,7 @@ const LIST_MAX: usize = 100;
 const ATTEMPTS: usize = 8;
 
 /// Routes of requests to devices.
-pub struct RequestRoutes;
+pub struct RequestRoutes(pub Arc<Metrics>);
 
 impl Routes for RequestRoutes {
     fn answer<'a>(
@@ -55,9 +56,9 @@ impl Routes for RequestRoutes {
                 None => (decode(path)?, None),
             };
             let answer = match (&parts.method, id) {
-                (&Method::POST, None) => ask(context, parts, body, channel(&device)?).await,
+                (&Method::POST, None) => ask(context, parts, body, channel(&device)?, &self.0).await,
                 (&Method::GET, None) => list(context, parts, channel(&device)?).await,
-                (&Method::POST, Some(id)) => change(context, parts, body, channel(&device)?, &id).await,
+                (&Method::POST, Some(id)) => change(context, parts, body, channel(&device)?, &id, &self.0).await,
                 (&Method::GET, Some(id)) => show(context, parts, channel(&device)?, &id).await,
                 _ => Ok(DEVICE.refuse_method()),
             };
@@ -78,7 +79,13 @@ fn channel(device: &str) -> Result<ChannelName, Error> {
 ///
 /// With an `Idempotency-Key`, the id follows from the key, so a repeated request finds the first one, also when the
 /// engine has forgotten the key.
-async fn ask(context: &Context, parts: &Parts, body: &mut Incoming, channel: ChannelName) -> Result<Response, Error> {
+async fn ask(
+    context: &Context,
+    parts: &Parts,
+    body: &mut Incoming,
+    channel: ChannelName,
+    metrics: &Metrics,
+) -> Result<Response, Error> {
     let caller = context.admission.caller(parts).await?;
     let mut target = caller.may_publish(channel.clone())?;
     let ttl = Query::parse(parts, &["ttl"])?.duration("ttl")?.unwrap_or(TTL);
@@ -92,11 +99,19 @@ async fn ask(context: &Context, parts: &Parts, body: &mut Incoming, channel: Cha
     let publication = store::publication(&entry, now_ms).only_if(Expected::Absent);
     let publisher = RequestPublisher { admission: &context.admission, parts, caller: &caller };
     match publish::publish(context, &publisher, &mut target, publication).await {
-        Ok(position) => Ok(accepted(&channel, &Found { position, entry })),
+        Ok(position) => {
+            metrics.count(RequestEvent::Queued);
+            Ok(accepted(&channel, &Found { position, entry }))
+        }
         Err(error) if error.code == Code::PreconditionFailed && key.is_some() => {
             Ok(accepted(&channel, &store::find(context, &channel, &entry.id).await?))
         }
-        Err(error) => Err(error),
+        Err(error) => {
+            if error.code == Code::TooMany {
+                metrics.count(RequestEvent::TooMany);
+            }
+            Err(error)
+        }
     }
 }
 
@@ -130,6 +145,7 @@ async fn change(
     body: &mut Incoming,
     channel: ChannelName,
     id: &str,
+    metrics: &Metrics,
 ) -> Result<Response, Error> {
     let caller = context.admission.caller(parts).await?;
     let mut target = may_answer(&caller, &channel)?.copy_to(channel.clone());
@@ -145,12 +161,19 @@ async fn change(
     for _ in 0..ATTEMPTS {
         let Found { position, mut entry } = store::find(context, &channel, id).await?;
         let now_ms = context.shard.engine.now_ms();
-        if !entry.apply(change.clone(), now_ms)? {
+        let is_late = entry.state == State::Expired;
+        let is_changed = entry.apply(change.clone(), now_ms).inspect_err(|_| {
+            metrics.count(if is_late { RequestEvent::Late } else { RequestEvent::Conflict });
+        })?;
+        if !is_changed {
             return Ok(no_store(json(shown(&Found { position, entry }).to_string())));
         }
         let publication = store::publication(&entry, now_ms).only_if(Expected::At(position));
         match publish::publish(context, &publisher, &mut target, publication).await {
-            Ok(position) => return Ok(no_store(json(shown(&Found { position, entry }).to_string()))),
+            Ok(position) => {
+                metrics.count(if entry.state == State::Sent { RequestEvent::Sent } else { RequestEvent::Answered });
+                return Ok(no_store(json(shown(&Found { position, entry }).to_string())));
+            }
             // Another client has changed the request, or it has expired meanwhile.
             Err(error) if error.code == Code::PreconditionFailed => {}
             Err(error) => return Err(error),

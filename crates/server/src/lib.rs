@@ -7,6 +7,7 @@ mod admin;
 mod agent;
 pub mod auth;
 pub mod config;
+mod devices;
 pub mod hooks;
 pub mod lab;
 mod lists;

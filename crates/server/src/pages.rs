@@ -26,6 +26,7 @@ use millrace_webhooks::Webhooks;
 use serde::Deserialize;
 
 use crate::{
+    devices::Devices,
     hooks, lists, log,
     metrics::{Exposition, NodeMetrics},
     process,
@@ -113,6 +114,7 @@ pub struct Site {
     pub webhooks: Option<Arc<Webhooks>>,
     /// The lanes of the race page, if there are any.
     pub race: Option<Arc<Race>>,
+    pub devices: Devices,
     assets: HashMap<String, Loaded>,
 }
 
@@ -147,6 +149,7 @@ impl Site {
             presence: None,
             webhooks: None,
             race: None,
+            devices: Devices::default(),
             assets,
         }
     }
@@ -231,6 +234,7 @@ impl Site {
         if let Some(webhooks) = &self.webhooks {
             webhooks::render(webhooks, &mut out);
         }
+        self.devices.render(&mut out);
         if let Some(counts) = &self.spans {
             traces::render(counts, &mut out);
         }

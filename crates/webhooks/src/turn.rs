@@ -12,7 +12,7 @@ use std::{
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use millrace_delivery::PageLimit;
-use millrace_engine::{Engine, LogRateLimit};
+use millrace_engine::{Engine, LogRateLimit, leads};
 use millrace_protocol::{ChannelName, Error, Position, Since, session::Policy};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -72,7 +72,7 @@ struct Turn {
 /// Sends events whenever this node is the one that sends them. Never returns.
 pub(crate) async fn run(shared: Arc<Shared>) {
     loop {
-        if leads(&shared).await {
+        if leads(&*shared.engine).await {
             shared.metrics.is_dispatching.store(true, Relaxed);
             tracing::info!(url = shared.sender.url.shown(), "this node sends the webhooks");
             if let Err(error) = Turn::new(shared.clone()).run().await {
@@ -84,16 +84,6 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             }
         }
         let _ = timeout(POLL, forward_changes(&shared)).await;
-    }
-}
-
-/// Returns true if this node has the lowest name of all live nodes.
-async fn leads(shared: &Shared) -> bool {
-    let Some(own) = shared.engine.node() else { return true };
-    match shared.engine.live_nodes().await {
-        Ok(Some(nodes)) => nodes.iter().min().is_some_and(|first| first == own),
-        Ok(None) => true,
-        Err(_) => false,
     }
 }
 
@@ -132,7 +122,7 @@ impl Turn {
         let (mut looked, mut scanned) = (Instant::now(), Instant::now());
         loop {
             if looked.elapsed() >= POLL {
-                if !leads(&self.shared).await {
+                if !leads(&*self.shared.engine).await {
                     return Ok(());
                 }
                 self.lists().iter().for_each(|name| _ = self.dispatcher.notify(name));

@@ -39,7 +39,7 @@ function listening(child: ChildProcess): Promise<string> {
     for (const output of [child.stdout!, child.stderr!]) {
       output.on('data', (piece) => {
         text += piece;
-        const url = /listening on (http:\/\/\S+)/.exec(text)?.[1];
+        const url = /listening on (https?:\/\/\S+)/.exec(text)?.[1];
         if (!url) return;
         clearTimeout(timer);
         resolve(url);

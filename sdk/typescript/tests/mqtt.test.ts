@@ -1,9 +1,13 @@
 // MQTT.js, a client of others, over TCP and WebSocket, beside this client.
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { createServer, type AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { connect as open, connectAsync, type IPublishPacket, type MqttClient } from 'mqtt';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { millrace } from '../src/index.js';
-import { startMillrace, type RunningServer } from './millrace.js';
+import { binary, startMillrace, type RunningServer } from './millrace.js';
 
 let server: RunningServer;
 let port: number;
@@ -47,6 +51,32 @@ function messages(client: MqttClient, count: number): Promise<string[]> {
     });
   });
 }
+
+describe('with TLS', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'millrace-mqtt-'));
+  let secure: RunningServer;
+  let securePort: number;
+  beforeAll(async () => {
+    execFileSync(binary(), ['cert', 'dev', '--dir', folder]);
+    securePort = await freePort();
+    const files = [`tls.cert=${folder}/cert.pem`, `tls.key=${folder}/key.pem`];
+    secure = await startMillrace([`mqtt.listen=127.0.0.1:${securePort}`, ...files]);
+  });
+  afterAll(async () => {
+    await secure.stop();
+    rmSync(folder, { recursive: true });
+  });
+
+  test.each(['tcp', 'websocket'])('MQTT.js publishes and reads over %s', async (name) => {
+    const url = name === 'tcp' ? `mqtts://127.0.0.1:${securePort}` : `${secure.url.replace('https', 'wss')}/mqtt`;
+    await expect(connect(url, {}), 'without the authority').rejects.toThrow(/certificate/);
+    const client = await connect(url, { protocolVersion: 5, ca: readFileSync(`${folder}/ca.pem`) });
+    await client.subscribeAsync(`secure/${name}`, { qos: 1 });
+    const received = messages(client, 1);
+    await client.publishAsync(`secure/${name}`, 'encrypted', { qos: 1 });
+    expect(await received).toEqual([`secure/${name} encrypted`]);
+  });
+});
 
 describe.each(Object.entries(urls))('over %s', (name, url) => {
   test.each([4, 5] as const)('MQTT.js publishes and reads with version %i', async (protocolVersion) => {

@@ -8,5 +8,7 @@ pub const DRIVES: &str = "carcare/drives";
 pub const ALERTS: &str = "carcare/alerts";
 /// State with the geofences, which clients write.
 pub const GEOFENCES: &str = "carcare/geofences";
+/// State whose only key is the node that follows the cars.
+pub const LEADER: &str = ":millrace/driving-node";
 /// State with the states of the detectors.
 pub const STATES: &str = ":millrace/driving";

@@ -9,7 +9,7 @@ use millrace_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::channels::STATES;
+use super::channels::{LEADER, STATES};
 
 const PAGE: PageLimit = PageLimit { count: 1000, bytes: 1 << 20 };
 
@@ -31,9 +31,21 @@ pub struct Stored {
 }
 
 /// Access to the channels of this module.
+#[derive(Clone)]
 pub struct Store {
     engine: Arc<dyn Engine>,
     states: ChannelName,
+    leader: ChannelName,
+}
+
+/// Records of a car that this node has not taken.
+pub struct Missed {
+    pub records: Vec<Publication>,
+    /// Position of the last one.
+    pub end: Position,
+    pub has_more: bool,
+    /// Position of the record behind the newest event of the car.
+    pub published: Option<Position>,
 }
 
 /// Returns the name of a channel.
@@ -41,9 +53,47 @@ pub fn channel(name: &str) -> Result<ChannelName, Error> {
     ChannelName::parse(name)
 }
 
+/// Returns the channel with the records of a car. Errors: `bad_channel`.
+fn telemetry_of(id: &str) -> Result<ChannelName, Error> {
+    channel(&format!("cars/{id}/telemetry"))
+}
+
+/// Returns the channel with the events of a car. Errors: `bad_channel`.
+pub fn events_of(id: &str) -> Result<ChannelName, Error> {
+    channel(&format!("cars/{id}/events"))
+}
+
 impl Store {
     pub fn new(engine: Arc<dyn Engine>) -> Self {
-        Self { engine, states: ChannelName::parse(STATES).expect("a channel name") }
+        let name = |name| ChannelName::parse(name).expect("a channel name");
+        Self { engine, states: name(STATES), leader: name(LEADER) }
+    }
+
+    /// Makes this node the one that follows the cars. Returns the position of its entry; `None` if no other node can
+    /// share the engine.
+    ///
+    /// Errors: those of the engine.
+    pub async fn begin_term(&self) -> Result<Option<Position>, Error> {
+        self.write_leader(None).await
+    }
+
+    /// Renews the entry of this node.
+    ///
+    /// Errors: [`millrace_protocol::Code::PreconditionFailed`] if another node follows the cars since; those of the
+    /// engine.
+    pub async fn renew_term(&self, entry: Option<Position>) -> Result<Option<Position>, Error> {
+        match entry {
+            Some(entry) => self.write_leader(Some(Expected::At(entry))).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn write_leader(&self, expected: Option<Expected>) -> Result<Option<Position>, Error> {
+        let Some(node) = self.engine.node() else { return Ok(None) };
+        let json = json!({ "node": node }).to_string();
+        let key = Some("leader".into());
+        let publication = NewPublication { key, expected, ..NewPublication::new(Kind::Json, json) };
+        self.engine.append(&self.leader, publication).await.map(Some)
     }
 
     /// Returns all stored cars. Entries that this version does not understand are left out.
@@ -120,23 +170,24 @@ impl Store {
         }
     }
 
-    /// Returns the records after a position, with the position of the last one, and whether more follow.
+    /// Returns the records of a car after a position.
     ///
     /// Errors: those of the engine.
-    pub async fn records(
-        &self,
-        channel: &ChannelName,
-        after: Position,
-    ) -> Result<(Vec<Publication>, Position, bool), Error> {
-        let page = self.engine.page(channel, Since::Position(after), Policy::Every, PAGE).await?;
-        let has_more = page.has_more();
-        Ok((page.publications, page.end, has_more))
+    pub async fn missed(&self, id: &str, after: Since) -> Result<Missed, Error> {
+        let page = self.engine.page(&telemetry_of(id)?, after, Policy::Every, PAGE).await?;
+        let (has_more, end) = (page.has_more(), page.end);
+        // The event of a record is younger than the record, so a car without new records has no new events.
+        let published = match page.publications.is_empty() {
+            true => None,
+            false => self.newest_event(&events_of(id)?).await?,
+        };
+        Ok(Missed { records: page.publications, end, has_more, published })
     }
 
     /// Returns the position of the record behind the newest event of a car.
     ///
     /// Errors: those of the engine.
-    pub async fn newest_event(&self, events: &ChannelName) -> Result<Option<Position>, Error> {
+    async fn newest_event(&self, events: &ChannelName) -> Result<Option<Position>, Error> {
         let newest = self.engine.newest(events).await?.publication;
         let record = |event: Publication| {
             let event: Value = serde_json::from_slice(event.data()).ok()?;

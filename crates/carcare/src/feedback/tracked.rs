@@ -30,7 +30,9 @@ pub enum Place {
 
 impl Tracked {
     pub fn new(car: Car, at: Position, entry: Option<Position>) -> Self {
-        Self { car, at, entry, changed: None, published: None, clock: None }
+        // A car that has fallen silent before this node follows it ends its drive, too.
+        let clock = car.current_drive().map(|drive| (drive.end, Instant::now()));
+        Self { car, at, entry, changed: None, published: None, clock }
     }
 
     pub fn place_of(&self, position: Position) -> Place {

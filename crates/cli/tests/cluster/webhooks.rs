@@ -2,8 +2,6 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -15,6 +13,7 @@ use crate::{
     broker::Kind,
     chaos::block_on,
     cluster::Cluster,
+    http_server::serve,
     process::{BOUND, is_there, print_line, turn, until},
 };
 
@@ -34,15 +33,12 @@ struct BackEnd {
 
 impl BackEnd {
     fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
         let events: Arc<Mutex<Vec<Value>>> = Arc::default();
         let recorded = events.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let recorded = recorded.clone();
-                std::thread::spawn(move || drop(receive(stream, &recorded)));
-            }
+        let port = serve(move |request| {
+            let batch: Value = serde_json::from_slice(&request.body).expect("JSON");
+            recorded.lock().expect("no panic").extend(batch["events"].as_array().expect("events").iter().cloned());
+            "204 No Content".into()
         });
         Self { port, events }
     }
@@ -61,29 +57,6 @@ impl BackEnd {
     /// Returns the members, channels or connections of all events of a type.
     fn about(&self, event_type: &str, field: &str) -> Vec<String> {
         self.of(event_type).iter().map(|event| event[field].as_str().expect("a text").to_owned()).collect()
-    }
-}
-
-fn receive(mut stream: TcpStream, events: &Mutex<Vec<Value>>) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream.try_clone()?);
-    loop {
-        let (mut line, mut length) = (String::new(), 0);
-        while reader.read_line(&mut line)? > 0 && line != "\r\n" {
-            if let Some((name, value)) = line.split_once(':')
-                && name.eq_ignore_ascii_case("content-length")
-            {
-                length = value.trim().parse().expect("a length");
-            }
-            line.clear();
-        }
-        if line.is_empty() {
-            return Ok(());
-        }
-        let mut body = vec![0; length];
-        reader.read_exact(&mut body)?;
-        let batch: Value = serde_json::from_slice(&body).expect("JSON");
-        events.lock().expect("no panic").extend(batch["events"].as_array().expect("events").iter().cloned());
-        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n")?;
     }
 }
 

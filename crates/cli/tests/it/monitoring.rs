@@ -7,6 +7,7 @@ use std::{
     fs,
     path::PathBuf,
     process::{Command, Stdio},
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
@@ -14,7 +15,7 @@ use serde_json::Value;
 
 use crate::{
     metrics::{Family, parse},
-    support::{Answer, Process, Server, ask, file, millrace, repository},
+    support::{Answer, Process, Server, ask, file, millrace, repository, run},
 };
 
 /// Maximum time until Prometheus has read the metrics of the server.
@@ -36,10 +37,21 @@ const OPTIONAL: &[(&str, &str, &str)] = &[
     ("millrace_spans_total", "millrace_spans_total", "crates/server/src/traces.rs"),
 ];
 
-/// Starts a server with hooks, and returns it with its metrics.
+/// Starts a server with hooks, driving feedback and Web Push, and returns it with its metrics.
 fn server() -> (Server, BTreeMap<String, Family>) {
-    let config = "[hooks]\nsecrets = [\"0123456789abcdef0123456789abcdef\"]\nrpc = \"http://127.0.0.1:1/hooks\"\n";
-    let config = file("monitoring.toml", config);
+    static KEY: LazyLock<String> = LazyLock::new(|| {
+        let path = file("monitoring-push.pem", "");
+        fs::remove_file(&path).expect("it was written");
+        let created = run(&["token", "key", "--alg", "ES256", "--out", &path]);
+        assert_eq!(created.code, Some(0), "{created:?}");
+        path
+    });
+    let config = format!(
+        "[hooks]\nsecrets = [\"0123456789abcdef0123456789abcdef\"]\nrpc = \"http://127.0.0.1:1/hooks\"\n\
+        [carcare]\nfeedback = true\n[push]\nkey = \"{}\"\ncontact = \"mailto:ops@example.org\"\n",
+        *KEY
+    );
+    let config = file("monitoring.toml", &config);
     let mut command = millrace(&["serve", "--listen", "127.0.0.1:0", "--udp", "127.0.0.1:0", "--config", &config]);
     let server = Server::start_from(&mut command);
     let metrics = parse(&server.get("/metrics").body);

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{BOUND, Process, Server, millrace};
+use crate::support::{BOUND, Process, Server, millrace, run};
 
 /// A server with MQTT on a free port, and the address of MQTT.
 fn server(args: &[&str]) -> (Server, String) {
@@ -331,6 +331,44 @@ fn mosquitto_clients_exchange_publications_with_http() {
     }
     let history = server.get("/v1/channels/cars/1/telemetry?since=earliest").body;
     assert_eq!(history.matches("quality 2").count(), 2, "{history}");
+}
+
+#[test]
+fn mosquitto_clients_use_tls() {
+    if !has_mosquitto() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let made = run(&["cert", "dev", "--dir", &path("")]);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let set = |key: &str, file: &str| format!("tls.{key}={}", path(file));
+    let (_server, address) = server(&["--set", &set("cert", "cert.pem"), "--set", &set("key", "key.pem")]);
+    let ca = path("ca.pem");
+    for (version, tls) in [("mqttv311", "tlsv1.2"), ("mqttv5", "tlsv1.3")] {
+        let common = ["-V", version, "--cafile", &ca, "--tls-version", tls, "-t", "cars/1/telemetry", "-q", "2"];
+        let mut reader = mosquitto("mosquitto_sub", &address, &common);
+        let mut reader = Process::start(reader.args(["-C", "2", "-d"]));
+        reader.out.wait_for("received SUBACK");
+        // The second payload does not fit into one TLS record.
+        let large = "x".repeat(40_000);
+        for payload in ["small", &large] {
+            let mut publisher = mosquitto("mosquitto_pub", &address, &common);
+            assert!(publisher.args(["-m", payload]).status().expect("it starts").success(), "{version}");
+        }
+        let out = reader.finish().out;
+        assert!(out.contains("small") && out.contains(&large), "{version}: {} bytes", out.len());
+    }
+    let publish = |more: &[&str]| {
+        let mut publisher = mosquitto("mosquitto_pub", &address, &["-t", "a", "-q", "1", "-m", "x"]);
+        Process::start(publisher.args(more)).finish()
+    };
+    assert_eq!(publish(&["--cafile", &ca]).code, Some(0));
+    assert_ne!(publish(&[]).code, Some(0), "a client without TLS");
+    let strange = run(&["cert", "dev", "--dir", &path("other")]);
+    assert_eq!(strange.code, Some(0), "{strange:?}");
+    let refused = publish(&["--cafile", &path("other/ca.pem")]);
+    assert_ne!(refused.code, Some(0), "a client that trusts another authority: {refused:?}");
 }
 
 #[test]

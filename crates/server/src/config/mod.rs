@@ -434,8 +434,9 @@ impl Config {
     /// Returns true if the server itself needs keyed states: for lists, for webhooks, for retained publications, or for
     /// driving feedback.
     fn uses_states(&self) -> bool {
-        let has_feedback = self.carcare.feedback;
-        self.keeps_lists() || !self.webhooks.url.is_empty() || !self.mqtt.listen.is_empty() || has_feedback
+        let (has_feedback, has_push) = (self.carcare.feedback, !self.push.key.as_os_str().is_empty());
+        let has_services = has_feedback || has_push;
+        self.keeps_lists() || !self.webhooks.url.is_empty() || !self.mqtt.listen.is_empty() || has_services
     }
 
     /// Returns true if the nodes keep any list: rosters, and the channels and connections that webhooks report.

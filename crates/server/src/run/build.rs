@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use millrace_carcare::feedback::{Feedback, Notify};
 use millrace_engine::{Engine, WithLocal};
 use millrace_hooks::Hooks;
+use millrace_ingest::Ingest;
 use millrace_node::Router;
 use millrace_presence::{Consumer, Presence};
 use millrace_protocol::{Epoch, ticket::TicketKey};
@@ -56,6 +57,8 @@ pub struct Services {
     pub webhooks: Option<Arc<Webhooks>>,
     /// The driving feedback of CarCare, if it is switched on.
     pub feedback: Option<Arc<Feedback>>,
+    /// Publisher of what devices report.
+    pub ingest: Arc<Ingest>,
     /// The lab, if the configuration allows it.
     pub lab: Option<Arc<Lab>>,
     /// Name of this node, new at every start.
@@ -141,6 +144,10 @@ pub fn build(
         own_keys: config.own_keys(),
     });
     site.presence.clone_from(&presence);
+    let ingest = Arc::new(Ingest::new(&config.ingest));
+    site.devices.ingest = Some(ingest.clone());
+    site.devices.feedback.clone_from(&feedback);
+    site.devices.push.clone_from(&push);
     let lab = lab(config, &engine);
     let site = Arc::new(site);
     Ok(Services {
@@ -158,6 +165,7 @@ pub fn build(
         hooks,
         webhooks,
         feedback,
+        ingest,
         lab,
         node,
         presence,

@@ -24,6 +24,7 @@ use millrace_carcare::feedback::Feedback;
 use millrace_engine::Engine;
 use millrace_hooks::Hooks;
 use millrace_presence::Presence;
+use millrace_push::Push;
 use millrace_transport::{Drain, RECONNECT_GRACE, access::unix_s};
 use millrace_webhooks::Webhooks;
 use tokio::{
@@ -80,6 +81,7 @@ pub struct Running {
     hooks: Option<Arc<Hooks>>,
     webhooks: Option<Arc<Webhooks>>,
     feedback: Option<Arc<Feedback>>,
+    push: Option<Arc<Push>>,
     lab: Option<Arc<Lab>>,
     presence: Option<Arc<Presence>>,
     /// Parts that the next process takes over; `None` once the server drains, so that the listening sockets are closed.
@@ -157,7 +159,8 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
     let version = env!("CARGO_PKG_VERSION");
     let started = format!("Started: version {version}, {shards} shards, engine {engine_name}");
     services.events.add(EventKind::Started, started);
-    let Services { ready, events, engine, metrics, auth, hooks, webhooks, feedback, lab, presence, .. } = services;
+    let Services { ready, events, engine, metrics, auth, hooks, webhooks, feedback, push, lab, presence, .. } =
+        services;
     let handed = Some(Arc::new(handed));
     Ok(Running {
         address,
@@ -174,6 +177,7 @@ fn start_with(config: Config, takeover: Option<&mut Takeover>) -> anyhow::Result
         hooks,
         webhooks,
         feedback,
+        push,
         lab,
         presence,
         handed,
@@ -323,6 +327,9 @@ impl Running {
         }
         if let Some(feedback) = &self.feedback {
             feedback.stop();
+        }
+        if let Some(push) = &self.push {
+            push.stop();
         }
         self.engine.close();
         tracing::info!("stopped");

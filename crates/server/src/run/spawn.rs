@@ -19,7 +19,7 @@ use millrace_node::{Router, Shard};
 use millrace_protocol::ticket::TicketKey;
 use millrace_push::{Push, PushRoutes};
 use millrace_race::{Race, RaceRoutes};
-use millrace_requests::RequestRoutes;
+use millrace_requests::{Metrics as RequestMetrics, RequestRoutes};
 use millrace_transport::{
     Admission, Arrival, Context, Door, Drain, Limits, Listener, MqttNode, Question, RtcPort, Sockets as ShardSockets,
     access::{Access, unix_s},
@@ -135,7 +135,6 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
     let (room_questions, rooms_asked): (Vec<_>, Vec<_>) =
         listeners.iter().map(|_| mpsc::channel(QUESTIONS_MAX)).unzip();
     let rooms = rooms::Shared::new(config.rooms.clone());
-    let ingest = Arc::new(Ingest::new(&config.ingest));
     let mut rtc = rtc.into_iter();
     let (mqtt_node, mut mqtt) = (MqttNode::new(config.mqtt.clone(), listeners.len()), mqtt.into_iter());
     let mut handles = Vec::with_capacity(listeners.len());
@@ -190,7 +189,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
             agent: agent.take(),
             udp: udp.take(),
             nmea: nmea.take(),
-            ingest: ingest.clone(),
+            ingest: services.ingest.clone(),
             answers_devices: config.ingest.is_on(config.authenticates()),
             operators: arriving.take(),
             rtc: rtc.next(),
@@ -212,6 +211,7 @@ pub fn spawn(config: &Config, sockets: Sockets, services: &mut Services, tls: Op
             publication_events: services.webhooks.as_ref().and_then(|webhooks| webhooks.publications()),
             race: services.race.clone(),
             push: services.push.clone(),
+            requests: services.site.devices.requests.clone(),
             ready: services.ready.clone(),
             forwards_traces: config.traces.forward.applies(is_reached),
             draining: controls.draining.subscribe(),
@@ -294,6 +294,8 @@ struct ShardThread {
     publication_events: Option<Arc<dyn PublicationEvents>>,
     race: Option<Arc<Race>>,
     push: Option<Arc<Push>>,
+    /// Counters of the requests to devices.
+    requests: Arc<RequestMetrics>,
     ready: Arc<AtomicBool>,
     forwards_traces: bool,
     draining: watch::Receiver<Option<Drain>>,
@@ -340,7 +342,7 @@ impl ShardThread {
             let socket = tokio::net::UdpSocket::from_std(socket)?;
             spawn_local(receive_datagrams(context.clone(), socket, Nmea(self.ingest)));
         }
-        context.add_routes(Rc::new(RequestRoutes));
+        context.add_routes(Rc::new(RequestRoutes(self.requests)));
         context.add_routes(Rc::new(RaceRoutes(self.race)));
         context.add_routes(Rc::new(PushRoutes(self.push)));
         context.add_routes(Rc::new(AdminRoutes(self.jobs)));
