@@ -62,3 +62,18 @@ impl Config {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn congestion_control_is_chosen_by_name() {
+        let config = |name: &str| serde_json::from_value::<Config>(json!({ "congestion_control": name }));
+        assert_eq!(config("nada").expect("known").congestion_control, Algorithm::Nada);
+        let error = config("cubic").expect_err("unknown").to_string();
+        assert!(error.contains("`cubic`") && error.contains("`rrtcc-strict`"), "{error}");
+    }
+}

@@ -31,6 +31,8 @@ pub use algorithm::{Algorithm, UnknownAlgorithm};
 /// Limits of every target rate, in bit/s.
 pub const RATE_MIN: f64 = 30_000.0;
 pub const RATE_MAX: f64 = 1e9;
+/// The highest usable rate of a sender counts as this rate in bit/s at least. Source: RFC 8698, default of RMAX.
+const USABLE_MIN: f64 = 1_500_000.0;
 
 /// One packet that has arrived.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +43,7 @@ pub struct Arrival {
     pub bytes: usize,
 }
 
-/// What a sender learned from one report of its receiver.
+/// Report of a receiver to its sender, decoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
     pub now: Instant,
@@ -85,7 +87,7 @@ pub trait CongestionController: Debug + Send {
     /// Replaces the target rate by one in bit/s that coupled control has assigned.
     fn set_bits_per_s(&mut self, bits_per_s: f64);
 
-    /// Sets the highest rate in bit/s that the sender can use. Most algorithms do not depend on it.
+    /// Sets the highest rate in bit/s that the sender can use. Some algorithms ignore it.
     fn set_max(&mut self, _bits_per_s: f64) {}
 
     /// Handles the passing of time without a report. Callers call it at least once per second.

@@ -10,12 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{CongestionController, RATE_MIN, Report, throughput::Throughput, within_limits};
+use super::{CongestionController, RATE_MIN, Report, USABLE_MIN, throughput::Throughput, within_limits};
 
 /// NADA of one network path. Explicit congestion notification is not supported.
 #[derive(Debug)]
 pub struct Nada {
     rate: f64,
+    /// Highest usable rate (RMAX).
     rate_max: f64,
     born: Instant,
     updated: Instant,
@@ -59,15 +60,13 @@ const LOSS_REFERENCE: f64 = 0.01;
 const LOSS_WEIGHT: f64 = 0.1;
 /// Maximum of the congestion signal. Not in the RFC: a larger one changes no rate by more than the limits allow.
 const SIGNAL_MAX_MS: f64 = 500.0;
-/// Highest rate (RMAX) of the RFC. The rate that the sender can use replaces a lower one.
-const DEFAULT_RATE_MAX: f64 = 1_500_000.0;
 
 impl Nada {
     pub fn new(first_bits_per_s: f64, now: Instant) -> Self {
         let rate = within_limits(first_bits_per_s);
         Self {
             rate,
-            rate_max: DEFAULT_RATE_MAX.max(rate),
+            rate_max: USABLE_MIN.max(rate),
             born: now,
             updated: now,
             base: BaseDelay::default(),
@@ -178,7 +177,7 @@ impl CongestionController for Nada {
     }
 
     fn set_max(&mut self, bits_per_s: f64) {
-        self.rate_max = within_limits(bits_per_s).max(DEFAULT_RATE_MAX);
+        self.rate_max = within_limits(bits_per_s).max(USABLE_MIN);
         self.rate = self.rate.min(self.rate_max);
     }
 
@@ -274,8 +273,8 @@ mod tests {
         Instant::now()
     }
 
-    /// Reports every 100 ms for a number of seconds: packets of 1,200 bytes that arrive at a rate, with a queuing delay.
-    /// Returns the time of the last report.
+    /// Reports every 100 ms for a number of seconds: packets of 1,200 bytes that arrive at a rate, with a queuing
+    /// delay. Returns the time of the last report.
     fn report(nada: &mut Nada, from: Instant, seconds: u32, received: f64, queuing_ms: f64, lost: usize) -> Instant {
         let count = ((received / 10.0 / 9600.0) as usize).max(1);
         let mut now = from;

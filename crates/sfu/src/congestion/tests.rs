@@ -1,4 +1,4 @@
-//! What holds for every algorithm.
+//! Tests that every algorithm must pass.
 
 use super::*;
 

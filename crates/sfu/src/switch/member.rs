@@ -373,7 +373,8 @@ impl Member {
         now.abs_diff(then) * ESTIMATE_STEP > then
     }
 
-    /// Creates the [`Egress`] with a congestion control algorithm once the handshake is done, and updates its destination when the client has moved.
+    /// Creates the [`Egress`] with a congestion control algorithm once the handshake is done, and updates its
+    /// destination when the client has moved.
     pub fn update_egress(&mut self, algorithm: Algorithm, now: Instant) {
         if let (Some(to), Some(egress)) = (self.connection.take_moved(), &mut self.egress) {
             egress.set_to(to);

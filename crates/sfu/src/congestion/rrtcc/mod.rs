@@ -17,15 +17,15 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use super::{CongestionController, RATE_MAX, RATE_MIN, Report, tfrc, within_limits};
+use super::{CongestionController, RATE_MAX, RATE_MIN, Report, USABLE_MIN, tfrc, within_limits};
 
 pub use remote::{Increase, RemoteEstimator, Usage, next_estimate};
 
 /// Variant of RRTCC.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Config {
-    /// True: TFRC is a maximum, so the rate is the minimum of `As`, TFRC and REMB. False: TFRC is a minimum, so the rate
-    /// is between TFRC and REMB. The thesis states both.
+    /// True: TFRC is a maximum, so the rate is the minimum of `As`, TFRC and REMB. False: TFRC is a minimum, so the
+    /// rate is between TFRC and REMB. The thesis states both.
     pub is_strict: bool,
     pub increase: Increase,
 }
@@ -41,6 +41,8 @@ pub struct Controller {
     config: Config,
     /// `As` of equation 9 after its bounds, in bit/s.
     rate: f64,
+    /// Highest usable rate. Without it, `As` would rise without end while the sender has little to send.
+    rate_max: f64,
     born: Instant,
     /// Estimate of the receiver, if it sends one.
     remb_bits_per_s: Option<u64>,
@@ -76,6 +78,7 @@ impl Controller {
         Self {
             config,
             rate: within_limits(first_bits_per_s),
+            rate_max: RATE_MAX,
             born: now,
             remb_bits_per_s: None,
             remote: RemoteEstimator::new(config.increase),
@@ -90,7 +93,7 @@ impl Controller {
     fn step(&mut self, loss: f64, rtt: Duration, now: Instant, remb_bits_per_s: Option<u64>) {
         let tfrc = tfrc::bits_per_s(tfrc::SEGMENT_BYTES, rtt, loss);
         let remb = remb_bits_per_s.map_or(RATE_MAX, |bits_per_s| bits_per_s as f64);
-        self.rate = bounded(self.rate, next_rate(self.rate, loss), tfrc, remb, self.config);
+        self.rate = bounded(self.rate, next_rate(self.rate, loss), tfrc, remb, self.config).min(self.rate_max);
         self.loss = Some(loss);
         self.step_at = (self.step_at + INTERVAL).max(now + INTERVAL_MIN);
     }
@@ -142,6 +145,10 @@ impl CongestionController for Controller {
         }
     }
 
+    fn set_max(&mut self, bits_per_s: f64) {
+        self.rate_max = within_limits(bits_per_s).max(USABLE_MIN);
+    }
+
     fn set_bits_per_s(&mut self, bits_per_s: f64) {
         self.rate = within_limits(bits_per_s);
     }
@@ -165,8 +172,8 @@ pub fn next_rate(before: f64, loss: f64) -> f64 {
     }
 }
 
-/// Returns the rate within its bounds: at least TFRC and at most REMB, or with [`Config::is_strict`] the minimum of all.
-/// `tfrc`: `None` if nothing was lost.
+/// Returns the rate within its bounds: at least TFRC and at most REMB, or with [`Config::is_strict`] the minimum of
+/// all. `tfrc`: `None` if nothing was lost.
 fn bounded(before: f64, next: f64, tfrc: Option<f64>, remb: f64, config: Config) -> f64 {
     let next = match tfrc {
         Some(tfrc) if config.is_strict => next.min(tfrc),

@@ -106,6 +106,15 @@ fn frequent_reports_are_one_step_per_second() {
 }
 
 #[test]
+fn rate_rises_to_highest_usable_rate() {
+    let now = start();
+    let mut controller = Controller::new(Config::DEFAULT, 1e6, now);
+    controller.set_max(4e6);
+    (1..100).for_each(|second| controller.handle_report(&report(now + second * INTERVAL, 0, 100, None)));
+    assert_eq!(controller.bits_per_s(), 4_000_000);
+}
+
+#[test]
 fn rate_halves_after_two_intervals_without_report() {
     let now = start();
     let mut controller = Controller::new(Config::DEFAULT, 1e6, now);
@@ -119,7 +128,7 @@ fn rate_halves_after_two_intervals_without_report() {
     assert_eq!(controller.bits_per_s(), 500_000);
     controller.handle_timeout(at(4000));
     assert_eq!(controller.bits_per_s(), 250_000);
-    controller.handle_report(&report(at(4500), 5, 100, None));
+    controller.handle_report(&report(at(4500), 0, 0, None));
     controller.handle_timeout(at(6000));
     assert_eq!(controller.bits_per_s(), 250_000, "the report begins another period");
     (10..2000).for_each(|second| controller.handle_timeout(at(second * 1000)));

@@ -1,0 +1,2 @@
+mod congestion;
+mod rfc8867;
