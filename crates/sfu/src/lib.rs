@@ -4,11 +4,12 @@
 //! - [`congestion`]: congestion control: the target rate of a sender, from the reports of its receiver
 //! - [`egress`]: outgoing media packets of one member: RTP, SRTP, retransmission, probing
 //! - [`cascade`]: links to other nodes, for rooms on several nodes
+//! - [`rtcp`]: reports: parser and writer
 //! - [`mixer`]: decodes the audio of a room, and encodes one mix for each listener
 //! - [`MediaClient`], [`Sink`]: the client's end, for load generators and tests
 //!
 //! No sockets, no clock, no threads: datagrams and the time are inputs. `egress`, `cascade` and `mixer` know nothing of
-//! `switch`, and `congestion` knows nothing of the others.
+//! `switch`, and `congestion` and `rtcp` know nothing of the others.
 //!
 //! Read first: [`switch::Switch`], [`egress::Egress`], [`mixer::Mixer`].
 
@@ -19,6 +20,7 @@ pub mod egress;
 mod loudness;
 mod member_id;
 pub mod mixer;
+pub mod rtcp;
 pub mod switch;
 
 pub use client::{MediaClient, MediaEvent, MediaOutput, Sink};

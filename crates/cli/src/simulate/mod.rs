@@ -1,7 +1,9 @@
-//! `millrace simulate`: cars that publish telemetry, the town they drive in, prices of a ticker, and the kit Earl.
+//! `millrace simulate`: cars that publish telemetry, the town they drive in, prices of a ticker, the kit Earl, and a
+//! camera.
 
 mod earl;
 mod ticker;
+mod video;
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -57,6 +59,8 @@ enum What {
         #[arg(long, default_value_t = millrace_simulate::town::DEFAULT_SEED, value_parser = number::<u64, _>(..))]
         seed: u64,
     },
+    /// Write the video of a synthetic camera to a file, for the fake camera of a browser
+    Video(video::Args),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -167,6 +171,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         What::Drive(args) => Ok(output::text(drive(&args))?),
         What::Ticker(args) => ticker::run(args).await,
         What::Town { seed } => Ok(output::text(Town::new(seed).to_geojson())?),
+        What::Video(args) => video::run(&args),
     }
 }
 

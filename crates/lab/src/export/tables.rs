@@ -276,8 +276,299 @@ pub static TABLES: &[PublishedTable] = &[
         Source::Computed(wire_cost::eight_messages),
         "Eight messages of 13 bytes, one by one and in one segment. Ours has 12 bytes of TCP timestamps in each segment."
     ),
+    table!(
+        "lozano-paths",
+        "lozano_t02_latency",
+        "ms",
+        Source::Recorded(Recorded {
+            table: "paths",
+            only: Only::Is("test", "latency"),
+            columns: &[
+                ("path_latency_ms", "latency"),
+                ("machine", "machine"),
+                ("rate_kbit_s", "rate"),
+                ("rate_stddev_kbit_s", "rate sd"),
+                ("rtt_ms", "RTT"),
+                ("rtt_stddev_ms", "RTT sd"),
+                ("residual_loss_percent", "residual loss"),
+                ("packet_loss_percent", "packet loss"),
+            ],
+            renamed: &[],
+            series: CALL_SERIES,
+        }),
+        CALL_NOTE
+    ),
+    table!(
+        "lozano-paths",
+        "lozano_t03_loss",
+        "ms",
+        Source::Recorded(Recorded {
+            table: "paths",
+            only: Only::Is("test", "loss"),
+            columns: &[
+                ("configured_loss_percent", "loss"),
+                ("machine", "machine"),
+                ("rate_kbit_s", "rate"),
+                ("rate_stddev_kbit_s", "rate sd"),
+                ("owd_ms", "mean"),
+                ("owd_stddev_ms", "sd"),
+                ("residual_loss_percent", "residual loss"),
+                ("packet_loss_percent", "packet loss"),
+            ],
+            renamed: &[],
+            series: CALL_SERIES,
+        }),
+        CALL_NOTE
+    ),
+    table!(
+        "lozano-paths",
+        "lozano_t04_loss_and_latency",
+        "ms",
+        Source::Recorded(Recorded {
+            table: "paths",
+            only: Only::Is("test", "loss and latency"),
+            columns: &[
+                ("path_latency_ms", "latency"),
+                ("machine", "machine"),
+                ("rate_kbit_s", "rate"),
+                ("rate_stddev_kbit_s", "rate sd"),
+                ("rtt_ms", "RTT"),
+                ("rtt_stddev_ms", "RTT sd"),
+                ("residual_loss_percent", "residual loss"),
+                ("packet_loss_percent", "packet loss"),
+            ],
+            renamed: &[],
+            series: CALL_SERIES,
+        }),
+        CALL_NOTE
+    ),
+    table!(
+        "lozano-queues",
+        "lozano_t05_queue_500kbit",
+        "ms",
+        Source::Recorded(Recorded {
+            table: "queues",
+            only: Only::Is("bandwidth", "500kbit/s"),
+            columns: &[
+                ("queue_ms", "queue"),
+                ("machine", "machine"),
+                ("rate_kbit_s", "rate"),
+                ("rate_stddev_kbit_s", "rate sd"),
+                ("owd_ms", "mean"),
+                ("owd_stddev_ms", "sd"),
+                ("residual_loss_percent", "residual loss"),
+                ("packet_loss_percent", "packet loss"),
+            ],
+            renamed: &[],
+            series: CALL_SERIES,
+        }),
+        CALL_NOTE
+    ),
+    table!(
+        "lozano-queues",
+        "lozano_t06_queue_1mbit",
+        "ms",
+        Source::Recorded(Recorded {
+            table: "queues",
+            only: Only::Is("bandwidth", "1Mbit/s"),
+            columns: &[
+                ("queue_ms", "queue"),
+                ("machine", "machine"),
+                ("rate_kbit_s", "rate"),
+                ("rate_stddev_kbit_s", "rate sd"),
+                ("owd_ms", "mean"),
+                ("owd_stddev_ms", "sd"),
+                ("residual_loss_percent", "residual loss"),
+                ("packet_loss_percent", "packet loss"),
+            ],
+            renamed: &[],
+            series: CALL_SERIES,
+        }),
+        CALL_NOTE
+    ),
+    table!(
+        "lozano-queues",
+        "lozano_t07_queue_5mbit",
+        "ms",
+        Source::Recorded(Recorded {
+            table: "queues",
+            only: Only::Is("bandwidth", "5Mbit/s"),
+            columns: &[
+                ("queue_ms", "queue"),
+                ("machine", "machine"),
+                ("rate_kbit_s", "rate"),
+                ("rate_stddev_kbit_s", "rate sd"),
+                ("owd_ms", "mean"),
+                ("owd_stddev_ms", "sd"),
+                ("residual_loss_percent", "residual loss"),
+                ("packet_loss_percent", "packet loss"),
+            ],
+            renamed: &[],
+            series: CALL_SERIES,
+        }),
+        CALL_NOTE
+    ),
+    table!(
+        "lozano-free",
+        "lozano_t08_unconstrained",
+        "ms",
+        Source::Recorded(Recorded {
+            table: "free",
+            only: Only::All,
+            columns: &[
+                ("constraint", "constraint"),
+                ("machine", "machine"),
+                ("rate_kbit_s", "rate"),
+                ("rate_stddev_kbit_s", "rate sd"),
+                ("owd_ms", "mean"),
+                ("owd_stddev_ms", "sd"),
+                ("residual_loss_percent", "residual loss"),
+                ("packet_loss_percent", "packet loss"),
+                ("setup_time_ms", "set-up"),
+                ("setup_time_stddev_ms", "set-up sd"),
+            ],
+            renamed: &[],
+            series: &["calls"],
+        }),
+        "Real time, over loopback. Without a round-trip time: the client does not report one. The statistics are those of the one-way delay."
+    ),
+    table!(
+        "lozano-tcp",
+        "lozano_t09_tcp_cross_traffic",
+        "ms",
+        Source::Recorded(Recorded {
+            table: "tcp",
+            only: Only::All,
+            columns: &[
+                ("bottleneck_down_up_mbit_s", "bottleneck"),
+                ("path_latency_ms", "latency"),
+                ("machine", "machine"),
+                ("rate_kbit_s", "rate"),
+                ("rate_stddev_kbit_s", "rate sd"),
+                ("owd_ms", "mean"),
+                ("owd_stddev_ms", "sd"),
+                ("residual_loss_percent", "residual loss"),
+                ("packet_loss_percent", "packet loss"),
+            ],
+            renamed: &[],
+            series: &["controller", "flows per direction", "goodput", "calls"],
+        }),
+        "Virtual time. The row 10/10 of the thesis is a copy of another one. The statistics are those of the one-way delay."
+    ),
+    table!(
+        "lozano-parallel",
+        "lozano_t10_two_parallel_calls",
+        "ms",
+        Source::Recorded(Recorded {
+            table: "parallel",
+            only: Only::Is("test", "2 at once"),
+            columns: &[
+                ("bottleneck_mbit_s", "bottleneck"),
+                ("machine", "machine"),
+                ("rate_kbit_s", "rate"),
+                ("rate_stddev_kbit_s", "rate sd"),
+                ("owd_ms", "mean"),
+                ("owd_stddev_ms", "sd"),
+                ("residual_loss_percent", "residual loss"),
+                ("packet_loss_percent", "packet loss"),
+            ],
+            renamed: &[],
+            series: CALL_SERIES,
+        }),
+        CALL_NOTE
+    ),
+    table!(
+        "lozano-parallel",
+        "lozano_t11_three_parallel_calls",
+        "ms",
+        Source::Recorded(Recorded {
+            table: "parallel",
+            only: Only::Is("test", "3 at once"),
+            columns: &[
+                ("constraint", "bottleneck"),
+                ("machine", "machine"),
+                ("rate_kbit_s", "rate"),
+                ("rate_stddev_kbit_s", "rate sd"),
+                ("owd_ms", "mean"),
+                ("owd_stddev_ms", "sd"),
+                ("residual_loss_percent", "residual loss"),
+                ("packet_loss_percent", "packet loss"),
+            ],
+            renamed: &[],
+            series: CALL_SERIES,
+        }),
+        CALL_NOTE
+    ),
+    table!(
+        "lozano-parallel",
+        "lozano_t12_three_shifted_calls",
+        "ms",
+        Source::Recorded(Recorded {
+            table: "parallel",
+            only: Only::Is("test", "3, 30 s apart"),
+            columns: &[
+                ("constraint", "bottleneck"),
+                ("machine", "machine"),
+                ("rate_kbit_s", "rate"),
+                ("rate_stddev_kbit_s", "rate sd"),
+                ("owd_ms", "mean"),
+                ("owd_stddev_ms", "sd"),
+                ("residual_loss_percent", "residual loss"),
+                ("packet_loss_percent", "packet loss"),
+            ],
+            renamed: &[],
+            series: CALL_SERIES,
+        }),
+        CALL_NOTE
+    ),
+    table!(
+        "lozano-multiparty",
+        "lozano_t13_mesh_three_peers",
+        "ms",
+        Source::Recorded(Recorded {
+            table: "multiparty",
+            only: Only::Is("topology", "mesh"),
+            columns: &[
+                ("topology", "topology"),
+                ("machine", "receivers"),
+                ("rate_kbit_s", "rate"),
+                ("rate_stddev_kbit_s", "rate sd"),
+                ("owd_ms", "mean"),
+                ("owd_stddev_ms", "sd"),
+                ("residual_loss_percent", "residual loss"),
+                ("packet_loss_percent", "packet loss"),
+            ],
+            renamed: &[],
+            series: &["variant", "participants", "controller", "lowest stream", "Jain's index"],
+        }),
+        "Virtual time. One line per variant, number of participants and controller. The delay counts from the camera of the sender."
+    ),
+    table!(
+        "lozano-multiparty",
+        "lozano_t14_switching_mcu_three_peers",
+        "ms",
+        Source::Recorded(Recorded {
+            table: "multiparty",
+            only: Only::Is("topology", "unit"),
+            columns: &[
+                ("topology", "topology"),
+                ("machine", "receivers"),
+                ("rate_kbit_s", "rate"),
+                ("rate_stddev_kbit_s", "rate sd"),
+                ("owd_ms", "mean"),
+                ("owd_stddev_ms", "sd"),
+                ("residual_loss_percent", "residual loss"),
+                ("packet_loss_percent", "packet loss"),
+            ],
+            renamed: &[],
+            series: &["variant", "participants", "controller", "lowest stream", "Jain's index"],
+        }),
+        "Virtual time. One line per variant, number of participants and controller. The delay counts from the camera of the sender."
+    ),
 ];
 
+const CALL_SERIES: &[&str] = &["controller", "RTT", "goodput", "calls"];
+const CALL_NOTE: &str = "Virtual time. One line per controller. The statistics are those of the one-way delay. docs/lab has the errata of the thesis.";
 const GATEWAY_SERIES: &[&str] = &["maximum while peers joined", "sent", "received", "late p99"];
 const CPU_NOTE: &str =
     "User and system time of the gateway process, in percent of one core, by sampling interval. n: intervals.";

@@ -37,6 +37,14 @@ mod karadogan_arm_probe;
 mod karadogan_forwarding;
 mod karadogan_gateway;
 mod karadogan_servo;
+mod lozano;
+mod lozano_free;
+mod lozano_mobile;
+mod lozano_multiparty;
+mod lozano_parallel;
+mod lozano_paths;
+mod lozano_queues;
+mod lozano_tcp;
 mod networks;
 mod somogyi_tls;
 
@@ -77,6 +85,21 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario::sweep("carcare-load", include_str!("carcare_load/scenario.toml")),
     Scenario::sweep("networks", include_str!("networks/scenario.toml")).with(networks::tables),
     Scenario::sweep("somogyi-tls", include_str!("somogyi_tls/scenario.toml")).with(somogyi_tls::tables),
+    Scenario::experiment("lozano-paths", include_str!("lozano_paths/scenario.toml"), &lozano_paths::LozanoPaths),
+    Scenario::experiment("lozano-queues", include_str!("lozano_queues/scenario.toml"), &lozano_queues::LozanoQueues),
+    Scenario::experiment("lozano-free", include_str!("lozano_free/scenario.toml"), &lozano_free::LozanoFree),
+    Scenario::experiment("lozano-tcp", include_str!("lozano_tcp/scenario.toml"), &lozano_tcp::LozanoTcp),
+    Scenario::experiment(
+        "lozano-parallel",
+        include_str!("lozano_parallel/scenario.toml"),
+        &lozano_parallel::LozanoParallel,
+    ),
+    Scenario::experiment(
+        "lozano-multiparty",
+        include_str!("lozano_multiparty/scenario.toml"),
+        &lozano_multiparty::LozanoMultiparty,
+    ),
+    Scenario::experiment("lozano-mobile", include_str!("lozano_mobile/scenario.toml"), &lozano_mobile::LozanoMobile),
     Scenario::sweep("muller-pingpong", include_str!("muller_pingpong/scenario.toml")),
     Scenario::sweep("connections", include_str!("connections/scenario.toml")),
     Scenario::sweep("storm", include_str!("storm/scenario.toml")),

@@ -3,7 +3,10 @@ use std::{net::SocketAddr, time::Instant};
 use millrace_rtc::connection::Connection;
 use str0m::{media::Mid, rtp::Extension};
 
-use crate::egress::{Keys, ReportIndex, write_arrivals};
+use crate::{
+    egress::{Keys, ReportIndex},
+    rtcp::write_arrivals,
+};
 
 /// A viewer that decrypts nothing: it reads the headers of packets and reports their arrival times, as browsers do. A
 /// load generator uses it, so that its own work is not the limit.

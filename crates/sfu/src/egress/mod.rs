@@ -9,13 +9,11 @@
 //! - [`outgoing_stream`]: one RTP stream: headers, retransmission cache, sender reports
 //! - [`patch`]: numbers inside a VP8 payload
 //! - [`srtp`]: SRTP and SRTCP
-//! - [`feedback`]: parser of RTCP reports
 //! - [`probe`]: probing for more bandwidth
 //!
 //! The library still does the handshake and the SDP, and receives what the member sends. The library also writes the
 //! reports, which are corrected here because the library does not see the packets.
 
-mod feedback;
 mod outgoing_stream;
 mod patch;
 mod probe;
@@ -33,14 +31,15 @@ use std::{
 use millrace_rtc::crypto::KeyingMaterial;
 use str0m::media::Mid;
 
-use crate::congestion::{Algorithm, Arrival, CongestionController, Report};
-use feedback::{Arrivals, Feedback, ReceiverReport};
+use crate::{
+    congestion::{Algorithm, Arrival, CongestionController, Report},
+    rtcp::{self, Arrivals, Feedback, ReportBlock},
+};
 use outgoing_stream::UnsealedPacket;
-pub(crate) use probe::Probe;
 
-pub use feedback::write_arrivals;
 pub use outgoing_stream::{OutgoingStream, Packet};
 pub use patch::Patch;
+pub use probe::{Probe, TooFewReported};
 pub use srtp::{Keys, ReportIndex};
 
 /// Initial bandwidth estimate in bit/s.
@@ -250,7 +249,7 @@ impl Egress {
         let mut outcome = ReportOutcome::All;
         // Packets that the reception reports cover, and those that were lost; and the client's own estimate.
         let (mut counts, mut remb_bits_per_s) = (None, None);
-        feedback::read(&opened, |feedback| match feedback {
+        rtcp::read(&opened, |feedback| match feedback {
             Feedback::ReceiverReport(report) => {
                 let (covered, lost) = self.handle_receiver_report(&report, now);
                 let sums = counts.get_or_insert((0, 0));
@@ -263,7 +262,9 @@ impl Egress {
             }
             Feedback::Arrivals(arrivals) => self.handle_arrivals(&arrivals, now),
             Feedback::Remb(bits_per_s) => remb_bits_per_s = Some(bits_per_s),
-            Feedback::Other => outcome = ReportOutcome::More,
+            Feedback::SenderReport(_) | Feedback::KeyframeRequest { .. } | Feedback::Other => {
+                outcome = ReportOutcome::More;
+            }
         });
         self.remb_bits_per_s = remb_bits_per_s.or(self.remb_bits_per_s);
         if !self.has_arrivals() && (counts.is_some() || remb_bits_per_s.is_some()) {
@@ -285,7 +286,7 @@ impl Egress {
     }
 
     /// Returns the packets that the report covers, and those that were lost. A report on an unknown stream covers none.
-    fn handle_receiver_report(&mut self, report: &ReceiverReport, now: Instant) -> (usize, usize) {
+    fn handle_receiver_report(&mut self, report: &ReportBlock, now: Instant) -> (usize, usize) {
         let Some(stream) = self.streams.iter_mut().find(|stream| stream.ssrc == report.ssrc) else { return (0, 0) };
         let counts = stream.handle_report(report);
         if let Some((_, at)) = stream.last_report.filter(|(middle, _)| *middle == report.last_report) {
@@ -413,11 +414,11 @@ impl Egress {
     pub fn correct(&mut self, report: &mut Vec<u8>, now: Instant) -> bool {
         let Some(index) = self.sends.open_report(report) else { return false };
         let mut corrected = Vec::with_capacity(report.len() + 2 * srtp::OVERHEAD_BYTES);
-        for (kind, _, packet) in feedback::packets(report) {
+        for (kind, _, packet) in rtcp::packets(report) {
             let at = corrected.len();
             corrected.extend_from_slice(packet);
             let ssrc = packet.get(4..8).and_then(|ssrc| ssrc.first_chunk()).map(|ssrc| u32::from_be_bytes(*ssrc));
-            if kind == feedback::SENDER_REPORT {
+            if kind == rtcp::SENDER_REPORT {
                 let stream = self.streams.iter_mut().find(|stream| Some(stream.ssrc) == ssrc);
                 if !stream.is_some_and(|stream| stream.correct(&mut corrected[at..], now)) {
                     corrected.truncate(at);

@@ -9,7 +9,8 @@ use str0m::{
     rtp::{Extension, ExtensionMap},
 };
 
-use super::{feedback::ReceiverReport, patch::Patch, srtp::OVERHEAD_BYTES};
+use super::{patch::Patch, srtp::OVERHEAD_BYTES};
+use crate::rtcp::ReportBlock;
 
 /// One outgoing RTP stream: its header format, its retransmission cache and its counters.
 pub struct OutgoingStream {
@@ -200,12 +201,12 @@ impl OutgoingStream {
     /// Records a report of the client on this stream. Returns the packets that it covers, and those that were lost.
     ///
     /// The first report, and one whose sequence number has not grown or has jumped, covers no packets.
-    pub fn handle_report(&mut self, report: &ReceiverReport) -> (usize, usize) {
+    pub fn handle_report(&mut self, report: &ReportBlock) -> (usize, usize) {
         self.is_known = true;
         let before = self.highest_reported.replace(report.highest);
         let covered = before.map_or(0, |before| report.highest.wrapping_sub(before));
         let covered = if covered <= REPORT_PACKETS_MAX { covered as usize } else { 0 };
-        (covered, (covered * usize::from(report.lost_share) + 128) / 256)
+        (covered, (covered * usize::from(report.fraction_lost) + 128) / 256)
     }
 
     /// Number of packets sent, which wraps.

@@ -15,6 +15,11 @@ pub struct Probe {
     arrivals: Option<ProbeArrivals>,
 }
 
+/// Too few packets of a probe were reported as received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too few packets of the probe were reported as received")]
+pub struct TooFewReported;
+
 /// Arrivals of the probe's packets.
 #[derive(Clone, Copy, Debug)]
 struct ProbeArrivals {
@@ -74,13 +79,13 @@ impl Probe {
 
     /// Returns the measured rate in bit/s. `None`: the last packet of the probe, or a later one, is not reported yet.
     ///
-    /// Errors: too few packets of the probe were reported as received.
-    pub fn result(&self, newest: Option<u64>, now: Instant) -> Option<Result<f64, ()>> {
+    /// Errors: [`TooFewReported`].
+    pub fn result(&self, newest: Option<u64>, now: Instant) -> Option<Result<f64, TooFewReported>> {
         let is_reported = self.is_sent() && newest.is_some_and(|newest| newest + 1 >= self.numbers.end);
         if !is_reported && now.saturating_duration_since(self.begun) < REPORT_TIMEOUT {
             return None;
         }
-        Some(self.rate().ok_or(()))
+        Some(self.rate().ok_or(TooFewReported))
     }
 
     fn rate(&self) -> Option<f64> {
@@ -108,7 +113,7 @@ mod tests {
     use super::*;
 
     /// Sends ten packets of 1,000 bytes at 4 Mbit/s over a path with the given capacity.
-    fn probe(capacity: f64, lose: usize) -> Option<Result<f64, ()>> {
+    fn probe(capacity: f64, lose: usize) -> Option<Result<f64, TooFewReported>> {
         #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
         let begun = Instant::now();
         let mut probe = Probe::new(4e6, 70, begun);
@@ -131,7 +136,7 @@ mod tests {
 
     #[test]
     fn probe_reports_send_rate_or_bottleneck_rate() {
-        let near = |result: Option<Result<f64, ()>>, expected: f64| {
+        let near = |result: Option<Result<f64, TooFewReported>>, expected: f64| {
             let rate = result.unwrap().unwrap();
             assert!((rate / expected - 1.0).abs() < 0.05, "{rate} for {expected}");
         };
@@ -139,6 +144,6 @@ mod tests {
         near(probe(4.2e6, 0), 4e6);
         near(probe(2e6, 0), SATURATED_RATE_SHARE * 2e6);
         near(probe(1e9, 2), 4e6);
-        assert_eq!(probe(1e9, 3), Some(Err(())), "too much was lost");
+        assert_eq!(probe(1e9, 3), Some(Err(TooFewReported)), "too much was lost");
     }
 }

@@ -3,7 +3,10 @@ use std::sync::Arc;
 use rand_pcg::rand_core::Rng;
 use str0m::rtp::{Extension, ExtensionMap};
 
-use crate::congestion::{RATE_MAX, RATE_MIN};
+use crate::{
+    congestion::{RATE_MAX, RATE_MIN},
+    rtcp::write_arrivals,
+};
 
 use super::{
     srtp::{

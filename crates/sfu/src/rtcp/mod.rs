@@ -1,10 +1,16 @@
-//! Parser of RTCP reports, for the contents that the library does not expose. Source: RFC 3550 (reports), RFC 4585
-//! (NACK), draft-alvestrand-rmcat-remb-03, draft-holmer-rmcat-transport-wide-cc-extensions-01.
+//! RTCP reports: a parser for the contents that the library does not expose, and a [writer](write). Source: RFC 3550
+//! (reports), RFC 4585 (NACK, keyframe requests), draft-alvestrand-rmcat-remb-03,
+//! draft-holmer-rmcat-transport-wide-cc-extensions-01.
+
+pub mod write;
+
+pub use write::{arrivals as write_arrivals, keyframe_request, nack, receiver_report, remb, sender_report};
 
 /// One item of a report.
 #[derive(Debug, PartialEq)]
 pub enum Feedback<'a> {
-    ReceiverReport(ReceiverReport),
+    SenderReport(SenderReport),
+    ReceiverReport(ReportBlock),
     /// NACK of one stream: `first` is missing, and so is `first + 1 + n` for each bit `n` set in `others`.
     Nack {
         ssrc: u32,
@@ -15,21 +21,49 @@ pub enum Feedback<'a> {
     Arrivals(Arrivals<'a>),
     /// Bandwidth estimate made by the client (REMB), in bit/s.
     Remb(u64),
-    /// Feedback that the library must process.
+    /// Request for a keyframe of one stream (PLI).
+    KeyframeRequest {
+        ssrc: u32,
+    },
+    /// Other feedback, which the library must process.
     Other,
 }
 
-/// Reception report of a stream.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReceiverReport {
+/// Report of the sender of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderReport {
     pub ssrc: u32,
-    /// Packets lost since the report before, in 1/256.
-    pub lost_share: u8,
-    /// Highest sequence number received, with the number of wraps in its upper half.
+    /// Time of the report by the sender's clock: seconds in the upper half, fractions in the lower half.
+    pub ntp: u64,
+    /// The same time in units of the stream.
+    pub rtp_time: u32,
+    pub packets: u32,
+    /// Bytes of payload.
+    pub bytes: u32,
+}
+
+impl SenderReport {
+    /// Returns the middle 32 bits of the NTP timestamp, by which receivers refer to this report.
+    pub fn middle(&self) -> u32 {
+        (self.ntp >> 16) as u32
+    }
+}
+
+/// Reception report of one stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReportBlock {
+    pub ssrc: u32,
+    /// Share of the packets that were lost since the last report, in units of 1/256.
+    pub fraction_lost: u8,
+    /// Packets lost since the start: 24 bits, signed. Duplicates make it smaller.
+    pub lost: i32,
+    /// Highest sequence number received, extended to 32 bits.
     pub highest: u32,
-    /// Middle 32 bits of the NTP timestamp in the newest sender report that the client received.
+    /// Jitter in units of the RTP timestamp.
+    pub jitter: u32,
+    /// Middle 32 bits of the NTP timestamp in the newest sender report that was received; 0: none.
     pub last_report: u32,
-    /// Time since then, in units of 1/65,536 s.
+    /// Time since that report, in units of 1/65,536 s.
     pub delay: u32,
 }
 
@@ -52,10 +86,10 @@ const EXTENDED: u8 = 207;
 const NACK: u8 = 1;
 const ARRIVALS: u8 = 15;
 const APPLICATION: u8 = 15;
-const REMB: &[u8] = b"REMB";
+const REMB: &[u8; 4] = b"REMB";
+const KEYFRAME_REQUEST: u8 = 1;
 const BLOCK_BYTES: usize = 24;
-/// Maximum number of packets covered by one report that is written here.
-const ARRIVALS_MAX: usize = 4096;
+const SENDER_REPORT_BYTES: usize = 28;
 /// Unit of an arrival time.
 pub const TICK_US: i64 = 250;
 const REFERENCE_US: i64 = 64_000;
@@ -75,8 +109,14 @@ pub fn packets(mut compound: &[u8]) -> impl Iterator<Item = (u8, u8, &[u8])> {
 pub fn read<'a>(compound: &'a [u8], mut emit: impl FnMut(Feedback<'a>)) {
     for (kind, count, packet) in packets(compound) {
         match (kind, count) {
-            (SENDER_REPORT, _) => {
-                emit(Feedback::Other);
+            (SENDER_REPORT, _) if packet.len() >= SENDER_REPORT_BYTES => {
+                emit(Feedback::SenderReport(SenderReport {
+                    ssrc: u32_at(packet, 4),
+                    ntp: u64::from(u32_at(packet, 8)) << 32 | u64::from(u32_at(packet, 12)),
+                    rtp_time: u32_at(packet, 16),
+                    packets: u32_at(packet, 20),
+                    bytes: u32_at(packet, 24),
+                }));
                 packet.get(28..).into_iter().for_each(|blocks| read_blocks(blocks, count, &mut emit));
             }
             (RECEIVER_REPORT, _) => {
@@ -96,11 +136,14 @@ pub fn read<'a>(compound: &'a [u8], mut emit: impl FnMut(Feedback<'a>)) {
                 let (first, count) = (u16_at(head, 12), u16_at(head, 14));
                 emit(Feedback::Arrivals(Arrivals { first, count, reference, chunks }));
             }
-            (PAYLOAD, APPLICATION) if packet.get(12..16) == Some(REMB) => {
+            (PAYLOAD, APPLICATION) if packet.get(12..16) == Some(&REMB[..]) => {
                 let Some(word) = packet.get(16..20).map(|word| u32_at(word, 0)) else { continue };
                 // A 6-bit exponent, followed by an 18-bit mantissa.
                 let bits = u64::from(word & 0x3_ffff).checked_shl(word >> 18 & 0x3f).unwrap_or(u64::MAX);
                 emit(Feedback::Remb(bits));
+            }
+            (PAYLOAD, KEYFRAME_REQUEST) if packet.len() >= 12 => {
+                emit(Feedback::KeyframeRequest { ssrc: u32_at(packet, 8) });
             }
             // Source descriptions and extended reports: their contents are not used.
             (DESCRIPTION | EXTENDED, _) => {}
@@ -111,10 +154,13 @@ pub fn read<'a>(compound: &'a [u8], mut emit: impl FnMut(Feedback<'a>)) {
 
 fn read_blocks<'a>(blocks: &[u8], count: u8, emit: &mut impl FnMut(Feedback<'a>)) {
     for block in blocks.chunks_exact(BLOCK_BYTES).take(count.into()) {
-        emit(Feedback::ReceiverReport(ReceiverReport {
+        emit(Feedback::ReceiverReport(ReportBlock {
             ssrc: u32_at(block, 0),
-            lost_share: block[4],
+            fraction_lost: block[4],
+            // The sign is that of 24 bits.
+            lost: (u32_at(block, 4) << 8) as i32 >> 8,
             highest: u32_at(block, 8),
+            jitter: u32_at(block, 12),
             last_report: u32_at(block, 16),
             delay: u32_at(block, 20),
         }));
@@ -160,45 +206,6 @@ impl Arrivals<'_> {
     }
 }
 
-/// Writes a report of arrival times. `arrived`: packet numbers and times in microseconds of any clock, in the order of
-/// arrival. `ssrcs`: the sender of the report and the media source.
-///
-/// Shape: a packet numbered before the first one is not covered; one more than eight seconds apart from its predecessor
-/// is reported as lost. `None`: `arrived` is empty.
-pub fn write_arrivals(ssrcs: (u32, u32), count: u8, arrived: &[(u16, i64)]) -> Option<Vec<u8>> {
-    let (first, first_us) = *arrived.first()?;
-    let ahead = |number: u16| usize::from(number.wrapping_sub(first));
-    let span = arrived.iter().map(|(number, _)| ahead(*number)).filter(|ahead| *ahead < ARRIVALS_MAX).max()? + 1;
-    let mut numbers = vec![None; span];
-    for (number, at_us) in arrived {
-        if let Some(slot) = numbers.get_mut(ahead(*number)) {
-            *slot = Some(at_us / TICK_US);
-        }
-    }
-    let reference = first_us / REFERENCE_US;
-    let mut report = vec![0x80 | ARRIVALS, TRANSPORT, 0, 0];
-    report.extend([ssrcs.0, ssrcs.1].iter().flat_map(|ssrc| ssrc.to_be_bytes()));
-    report.extend([first, span as u16].iter().flat_map(|half| half.to_be_bytes()));
-    report.extend(((reference as u32) << 8 | u32::from(count)).to_be_bytes());
-    let (mut deltas, mut before) = (Vec::new(), reference * REFERENCE_US / TICK_US);
-    for numbers in numbers.chunks(7) {
-        let mut chunk = 0b11_u16 << 14;
-        for (at, ticks) in numbers.iter().enumerate() {
-            if let Some((ticks, delta)) = ticks.and_then(|ticks| Some((ticks, i16::try_from(ticks - before).ok()?))) {
-                chunk |= 2 << (12 - 2 * at);
-                deltas.extend(delta.to_be_bytes());
-                before = ticks;
-            }
-        }
-        report.extend(chunk.to_be_bytes());
-    }
-    report.extend(deltas);
-    report.resize(report.len().next_multiple_of(4), 0);
-    let words = (report.len() / 4 - 1) as u16;
-    report[2..4].copy_from_slice(&words.to_be_bytes());
-    Some(report)
-}
-
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u16::from_be_bytes(*bytes))
 }
@@ -234,11 +241,19 @@ mod tests {
         .concat();
         let (ssrc, bits) = (2, 1_000_000);
         let expected = [
-            Feedback::ReceiverReport(ReceiverReport { ssrc, lost_share: 64, highest: 3, last_report: 5, delay: 6 }),
+            Feedback::ReceiverReport(ReportBlock {
+                ssrc,
+                fraction_lost: 0x40,
+                lost: 1,
+                highest: 3,
+                jitter: 4,
+                last_report: 5,
+                delay: 6,
+            }),
             Feedback::Nack { ssrc, first: 7, others: 0x8001 },
             Feedback::Nack { ssrc, first: 0x100, others: 0 },
             Feedback::Remb(bits),
-            Feedback::Other,
+            Feedback::KeyframeRequest { ssrc },
         ];
         assert_eq!(all(&compound), expected);
         for length in 0..compound.len() {
