@@ -18,5 +18,5 @@ mod tree;
 pub use config::Config;
 pub use error::Refused;
 pub use participant::{Muted, NAME_BYTES_MAX, ParticipantId, Role};
-pub use room::{Join, Joined, Output, Room};
+pub use room::{Join, Joined, Output, Resume, Room};
 pub use topology::{SWITCH, Topology};

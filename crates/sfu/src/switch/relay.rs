@@ -106,7 +106,8 @@ impl Switch {
             let holder = self.holder(room).and_then(|holder| Some(self.track(holder)?.loudness.now(now)));
             self.rooms[room as usize].floor.update(source, loudness, holder.unwrap_or(0.0), now);
         }
-        let is_mixed = kind == MediaKind::Audio && self.mix(source, room, incoming.sequence, &packet.payload);
+        let payload = (params.spec().codec == str0m::format::Codec::Opus).then_some(&packet.payload);
+        let is_mixed = kind == MediaKind::Audio && self.mix(source, room, incoming.sequence, payload);
         for (receiver, slot) in receivers.iter().filter(|_| !is_mixed) {
             let Some(member) = self.member(*receiver) else { continue };
             let can_leave = member.egress.is_some();

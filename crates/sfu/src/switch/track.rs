@@ -22,6 +22,8 @@ pub struct Track {
     pub loudness: Loudness,
     /// A moderator has muted this track: it is not forwarded.
     pub is_muted: bool,
+    /// Whether the track is a shared screen.
+    pub is_screen: bool,
 }
 
 /// One layer: a stream of a track.
