@@ -138,31 +138,33 @@ for (const topology of ['mesh', 'switch'] as const) {
     await expect(ann.getByRole('toolbar', { name: 'Call' })).toBeVisible(PATIENCE);
     await enter(bob, room, 'Bob');
     await paint(ann);
-    const width = (page: Page, label: string): Promise<number> => page.getByLabel(label, { exact: true }).evaluate((video: HTMLVideoElement) => video.videoWidth).catch(() => 0);
-    const moves = async (page: Page, label: string): Promise<void> => {
-      const frames = (): Promise<number> => page.getByLabel(label, { exact: true }).evaluate((video: HTMLVideoElement) => video.getVideoPlaybackQuality().totalVideoFrames).catch(() => 0);
+    /** Returns the video of a tile: `Guest`, or `Screen of Guest`. */
+    const videoOf = (page: Page, tile: string) => page.getByRole('group', { name: tile, exact: true }).locator('video');
+    const width = async (page: Page, tile: string): Promise<number> => ((await videoOf(page, tile).count()) ? videoOf(page, tile).evaluate((video: HTMLVideoElement) => video.videoWidth) : 0);
+    const moves = async (page: Page, tile: string): Promise<void> => {
+      const frames = (): Promise<number> => videoOf(page, tile).evaluate((video: HTMLVideoElement) => video.getVideoPlaybackQuality().totalVideoFrames);
       const before = await frames();
-      await expect.poll(frames, { ...PATIENCE, message: `${label} moves` }).toBeGreaterThan(before + 5);
+      await expect.poll(frames, { ...PATIENCE, message: `${tile} moves` }).toBeGreaterThan(before + 5);
     };
-    await expect.poll(() => width(bob, 'Video of Guest'), PATIENCE).toBeGreaterThan(0);
+    await expect.poll(() => width(bob, 'Guest'), PATIENCE).toBeGreaterThan(0);
     await ann.getByRole('button', { name: 'More' }).click();
     for (const round of [1, 2]) {
       await ann.getByRole('button', { name: 'Share screen' }).click();
       await expect(ann.getByText('You share your screen.')).toBeVisible(PATIENCE);
       await expect.poll(() => width(bob, 'Screen of Guest'), { ...PATIENCE, message: `share ${round}` }).toBe(800);
       await moves(bob, 'Screen of Guest');
-      await moves(bob, 'Video of Guest');
-      expect(await width(bob, 'Video of Guest'), 'the camera stays beside it').toBeLessThan(800);
+      await moves(bob, 'Guest');
+      expect(await width(bob, 'Guest'), 'the camera stays beside it').toBeLessThan(800);
       if (round === 1) {
         // A participant who joins later sees both, too.
         await enter(cat, room, 'Cat');
         await expect.poll(() => width(cat, 'Screen of Guest'), PATIENCE).toBe(800);
-        await moves(cat, 'Video of Guest');
+        await moves(cat, 'Guest');
         await check(bob, `screen-${topology}`, info);
       }
       await ann.getByRole('complementary').getByRole('button', { name: 'Stop sharing' }).click();
-      await expect(bob.getByLabel('Screen of Guest', { exact: true })).toHaveCount(0, PATIENCE);
-      await moves(bob, 'Video of Guest');
+      await expect(videoOf(bob, 'Screen of Guest')).toHaveCount(0, PATIENCE);
+      await moves(bob, 'Guest');
     }
     await context.close();
   });
@@ -196,7 +198,7 @@ test('the user chooses devices, size and frame rate in the call', async ({ brows
   await ann.getByLabel('Frames per second, at most').selectOption('5');
   await ann.getByLabel('Size').selectOption('320 × 180');
   await expect(ann.getByText('Now 320 × 180, at most 5 frames per second.')).toBeVisible();
-  const settings = () => ann.getByLabel('Your video').evaluate((video: HTMLVideoElement) => (video.srcObject as MediaStream).getVideoTracks()[0]!.getSettings());
+  const settings = () => ann.getByRole('group', { name: 'Ann (you)' }).locator('video').evaluate((video: HTMLVideoElement) => (video.srcObject as MediaStream).getVideoTracks()[0]!.getSettings());
   await expect.poll(async () => (await settings()).height, PATIENCE).toBe(180);
   await expect.poll(async () => (await settings()).frameRate, PATIENCE).toBeLessThanOrEqual(5);
   await expect.poll(() => bob.getByLabel('Video of Ann').evaluate((video: HTMLVideoElement) => video.videoHeight), { ...PATIENCE, message: 'others receive that size' }).toBe(180);
