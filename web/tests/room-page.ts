@@ -4,7 +4,7 @@ import { createRequire } from 'node:module';
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import type { BrowserContext, Page } from '@playwright/test';
-import type { joinRoom, JoinOptions, Quality, Room } from '../../sdk/typescript/src/room/index.ts';
+import type { joinRoom, JoinOptions, Quality, Room, VideoChoice, VideoState } from '../../sdk/typescript/src/room/index.ts';
 
 export { camera } from './camera.ts';
 
@@ -25,6 +25,8 @@ export interface PageState {
   gaps: number;
   ended: string | undefined;
   rejoined: { id: string; was: string }[];
+  /** Sizes and frame rates of the own video, and when they began. */
+  sizes: (VideoState & { at: number })[];
   /** Time of the last video frame of each remote participant, and its longest interval without a new frame, ms. */
   moved: Record<string, { last: number; longest: number }>;
 }
@@ -73,7 +75,7 @@ export async function openBlankPage(context: BrowserContext, server: string): Pr
   return page;
 }
 
-export interface Joining extends Pick<JoinOptions, 'topology' | 'role' | 'transports' | 'rtc'> {
+export interface Joining extends Pick<JoinOptions, 'topology' | 'role' | 'transports' | 'rtc' | 'audioCodec'> {
   readonly name?: string;
   /** Sends the camera's video. Default: true. */
   readonly video?: boolean;
@@ -84,12 +86,14 @@ export interface Joining extends Pick<JoinOptions, 'topology' | 'role' | 'transp
    * called.
    */
   readonly tone?: boolean | number;
+  /** Size and frame rate of the video, steered by statistics. */
+  readonly choice?: VideoChoice;
 }
 
 /** Joins the room and returns the participant's id. */
 export const join = (page: Page, room: string, joining: Joining): Promise<string> =>
   page.evaluate(
-    async ([room, { video = true, canvas, tone, ...options }]) => {
+    async ([room, { video = true, canvas, tone, choice, ...options }]) => {
       const painted = ([width, height]: readonly [number, number]): MediaStream => {
         const sheet = Object.assign(document.createElement('canvas'), { width, height });
         const pen = sheet.getContext('2d')!;
@@ -114,8 +118,9 @@ export const join = (page: Page, room: string, joining: Joining): Promise<string
         stream?.addTrack(out.stream.getAudioTracks()[0]!);
       }
       const began = performance.now();
-      const joined = await window.joinRoom(location.origin, room, { ...options, ...(stream && { stream }) });
-      const pageState: PageState = (window.pageState = { room: joined, stream, streams: {}, first: {}, data: [], chat: [], links: [], speaker: undefined, gaps: 0, ended: undefined, rejoined: [], moved: {} });
+      const joined = await window.joinRoom(location.origin, room, { ...options, ...(stream && { stream }), ...(choice && { video: choice }) });
+      const pageState: PageState = (window.pageState = { room: joined, stream, streams: {}, first: {}, data: [], chat: [], links: [], speaker: undefined, gaps: 0, ended: undefined, rejoined: [], moved: {}, sizes: [] });
+      joined.on('video', (state) => pageState.sizes.push({ ...state, at: performance.timeOrigin + performance.now() }));
       // One video element per remote participant, as in an application.
       const videos = new Map<string, HTMLVideoElement>();
       joined.on('track', ({ participant, stream }) => {
@@ -281,6 +286,58 @@ export async function throttledPath(page: Page): Promise<{ carry(kbps: number): 
         sdp = sdp.replaceAll(line, `${head}127.0.0.1 ${await through(address!, Number(port))}`);
       return set.call(this, { type: description.type, sdp });
     };
+  });
+  const stop = (): void => {
+    stopped = true;
+    sockets.forEach((socket) => socket.close());
+  };
+  return { carry: (kbps) => void (carried = kbps), stop };
+}
+
+/**
+ * Puts a path of adjustable bandwidth between a page and the TURN relay. Datagrams from the page are queued; a datagram
+ * that would wait longer than 200 ms is dropped. Call before the page joins, and join with the topology `relay`.
+ */
+export async function throttledRelay(page: Page): Promise<{ carry(kbps: number): void; stop(): void }> {
+  const WAIT_MAX = 200;
+  const sockets: Datagrams[] = [];
+  let [carried, freeAt, stopped] = [Infinity, 0, false];
+  const bound = async (): Promise<Datagrams> => {
+    const socket = createSocket('udp4');
+    sockets.push(socket);
+    await new Promise<void>((resolve) => socket.bind(0, '127.0.0.1', resolve));
+    return socket;
+  };
+  const front = async (relay: number): Promise<number> => {
+    const near = await bound();
+    const fars = new Map<number, Promise<Datagrams>>();
+    const farOf = (port: number): Promise<Datagrams> => {
+      const known = fars.get(port);
+      if (known) return known;
+      const made = bound().then((far) => far.on('message', (data) => stopped || near.send(data, port, '127.0.0.1', () => {})));
+      fars.set(port, made);
+      return made;
+    };
+    near.on('message', (data, { port }) => {
+      const now = performance.now();
+      const at = Math.max(freeAt, now) + (data.length * 8) / carried;
+      if (at - now > WAIT_MAX) return;
+      freeAt = at;
+      void farOf(port).then((far) => setTimeout(() => stopped || far.send(data, relay, '127.0.0.1', () => {}), at - now));
+    });
+    return near.address().port;
+  };
+  const fronts = new Map<string, Promise<number>>();
+  await page.route('**/participants', async (route) => {
+    const response = await route.fetch();
+    const joined = (await response.json()) as { ice_servers?: { urls: string | string[] }[] };
+    for (const server of joined.ice_servers ?? []) {
+      const [, port] = [server.urls].flat().map((url) => /^turn:127\.0\.0\.1:(\d+)\?transport=udp$/.exec(url) ?? []).find(([url]) => url) ?? [];
+      if (!port) throw new Error(`no TURN server over UDP among ${JSON.stringify(server.urls)}`);
+      if (!fronts.has(port)) fronts.set(port, front(Number(port)));
+      server.urls = `turn:127.0.0.1:${await fronts.get(port)}?transport=udp`;
+    }
+    await route.fulfill({ response, json: joined });
   });
   const stop = (): void => {
     stopped = true;

@@ -169,18 +169,26 @@ test('mixer: one audio stream is played', async ({ browser }, info) => {
 test('only the host mutes, and both pages show it', async ({ browser }, info) => {
   const { context, ann, bob } = await meet(browser, 'mesh', { viewport: { width: 1280, height: 800 } });
   await expect.poll(() => frames(ann, 'Bob'), PATIENCE).toBeGreaterThan(5);
+  const options = ann.getByRole('button', { name: 'Options for Bob' });
   const button = ann.getByRole('button', { name: 'Mute Bob for everyone', exact: true });
   const lift = ann.getByRole('button', { name: 'Unmute Bob for everyone', exact: true });
   const mic = bob.getByRole('button', { name: 'Mic', exact: true });
   const audioEnabled = () => ann.getByLabel('Video of Bob').evaluate((video: HTMLVideoElement) => (video.srcObject as MediaStream).getAudioTracks().map(({ enabled }) => enabled));
+  await options.click();
   await expect(button).toContainText(/^Mute/);
   await expect(ann.getByRole('group', { name: 'Ann (you)' })).toContainText('Ann (you), host');
   await expect(bob.getByRole('group', { name: 'Ann', exact: true })).toContainText('Ann, host');
   await expect(bob.getByRole('button', { name: /^(Mute|Unmute) / }), 'a guest has no mute button').toHaveCount(0);
+  await bob.getByRole('button', { name: 'Options for Ann' }).click();
+  await expect(bob.getByRole('button', { name: 'Pin Ann' })).toBeVisible();
+  await expect(bob.getByRole('button', { name: /^(Mute|Remove) / })).toHaveCount(0);
+  await bob.keyboard.press('Escape');
   await expect(mic).toHaveAttribute('aria-pressed', 'true');
   expect(await audioEnabled()).toEqual([true]);
   await button.press('Enter');
+  await options.press('Enter');
   await expect(lift).toBeVisible(PATIENCE);
+  await ann.keyboard.press('Escape');
   await expect(ann.getByRole('group', { name: 'Bob' })).toContainText('Muted by the host');
   expect(await audioEnabled()).toEqual([false]);
   await expect(bob.getByRole('status').filter({ hasText: 'The host has muted you.' })).toBeVisible(PATIENCE);
@@ -195,13 +203,17 @@ test('only the host mutes, and both pages show it', async ({ browser }, info) =>
   await expect(mic).toHaveAccessibleDescription('The host has muted you. Your microphone stays off when the host unmutes you.');
   await mic.click();
   await expect(mic).toHaveAccessibleDescription(/turns on again/);
+  await options.click();
   await lift.click();
+  await options.click();
   await expect(button).toBeVisible(PATIENCE);
+  await ann.keyboard.press('Escape');
   await expect(bob.getByText('The host has muted you.')).toHaveCount(0, PATIENCE);
   await expect(mic).toHaveAttribute('aria-pressed', 'true');
   expect(await audioEnabled()).toEqual([true]);
 
   await ann.route('**/mute', (route) => route.fulfill({ status: 403, contentType: 'application/problem+json', json: { code: 'forbidden', detail: 'no' } }));
+  await options.click();
   await button.click();
   await expect(ann.getByRole('alert')).toHaveText('Bob was not muted: only the host or a moderator can mute others.');
   await check(ann, 'host-refused', info);

@@ -66,7 +66,7 @@ async function measure(topology: string, { pages }: Call): Promise<{ fps: number
   for (const [i, page] of pages.entries()) {
     const { links } = await quality(page);
     const first = await page.evaluate(() => Object.values(window.pageState.first));
-    for (const link of links) rows.push({ topology, peer: i, to: link.to.slice(0, 6), rate_kbps: Math.round(link.rate_kbps), fps: +link.fps.toFixed(1), frames: link.frames, rtt_ms: +link.rtt_ms.toFixed(2), loss: link.loss, frozen_ms: link.frozen_ms, setup_ms: Math.round(Math.max(...first)), kind: link.kind });
+    for (const link of links) rows.push({ topology, peer: i, to: link.to.slice(0, 6), rate_kbps: Math.round(link.rate_kbps), fps: +link.fps.toFixed(1), frames: link.frames, rtt_ms: link.rtt_ms === undefined ? null : +link.rtt_ms.toFixed(2), loss: link.loss, frozen_ms: link.frozen_ms, setup_ms: Math.round(Math.max(...first)), kind: link.kind });
   }
   console.log(JSON.stringify({ rooms: topology, peers: pages.length, links: rows }));
   console.table(rows);
@@ -196,6 +196,32 @@ for (const topology of ['mesh', 'switch'] as const) {
     const before = await frames(host, link);
     await expect.poll(() => frames(host, link), { ...PATIENCE, message: 'video resumes' }).toBeGreaterThan(before + 20);
     await host.context().close();
+  });
+}
+
+for (const topology of ['mesh', 'switch'] as const) {
+  test(`${topology}: G.711 is used beside Opus`, async ({ browser }) => {
+    const context = await browser.newContext();
+    const room = uniqueRoom();
+    const pages = [await openBlankPage(context, server()), await openBlankPage(context, server())] as const;
+    const ids: string[] = [];
+    for (const page of pages) ids.push(await join(page, room, { topology, tone: 440, audioCodec: 'pcmu' }));
+    const opus = await openBlankPage(context, server());
+    ids.push(await join(opus, room, { tone: 660 }));
+    const call = { room, pages: [...pages, opus], ids };
+    await expectAllVideo(call);
+    for (const page of call.pages) await page.evaluate(() => window.voice(0.3));
+    const codecs = async (page: Page): Promise<Record<string, string>> => {
+      const streams = (await quality(page)).links.flatMap((link) => link.streams);
+      return Object.fromEntries(streams.filter(({ direction, kind, rate_kbps }) => direction === 'in' && kind === 'audio' && rate_kbps > 0).map(({ from, codec }) => [from, codec]));
+    };
+    const [one, two, three] = ids as [string, string, string];
+    await expect.poll(() => codecs(pages[0]), { timeout: 20_000 }).toMatchObject({ [two]: 'PCMU' });
+    await expect.poll(() => codecs(opus), { timeout: 20_000 }).toMatchObject({ [one]: 'PCMU', [two]: 'PCMU' });
+    // The SFU forwards what each sends; in a mesh, both ends of a connection use the same codec.
+    if (topology === 'switch') await expect.poll(() => codecs(pages[0]), { timeout: 20_000 }).toMatchObject({ [three]: 'opus' });
+    await expect.poll(async () => (await tones(opus, one, [440]))[0], { timeout: 20_000, message: 'the tone is audible' }).toBeGreaterThan(-50);
+    await context.close();
   });
 }
 

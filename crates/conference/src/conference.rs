@@ -77,11 +77,30 @@ impl Conference {
         F: Future<Output = Result<T, Error>> + 'static,
     {
         self.rooms.config()?;
-        let shard = Self::shard_of(room, self.shards.len());
+        self.ask_shard(Self::shard_of(room, self.shards.len()), question).await
+    }
+
+    /// Returns the number of shards.
+    pub(crate) fn shards(&self) -> usize {
+        self.shards.len().max(1)
+    }
+
+    /// Runs `question` on a shard, and returns its result.
+    ///
+    /// Errors: [`Code::Unavailable`] if the shard is too busy, and the errors of `question`.
+    pub(crate) async fn ask_shard<T, F>(
+        self: &Rc<Self>,
+        shard: usize,
+        question: impl FnOnce(Rc<Self>) -> F + Send + 'static,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + 'static,
+    {
         if self.shards.is_empty() || shard == self.shard.id {
             return question(self.clone()).await;
         }
-        let busy = || Error::new(Code::Unavailable, "the shard of this room is too busy; try again");
+        let busy = || Error::new(Code::Unavailable, "the shard of these rooms is too busy; try again");
         let (sender, receiver) = oneshot::channel();
         let question: Question = Box::new(move |conference| {
             let conference = conference.clone();

@@ -8,6 +8,8 @@ pub struct Config {
     pub mesh_max: usize,
     /// Silent peer timeout: a participant that sends neither a signal nor a report for this long is removed.
     pub silent_timeout: Duration,
+    /// Time for which the seat of a participant whose page reloads is held.
+    pub away_timeout: Duration,
     /// Maximum number of signals and reports per second of one participant. 0 means no limit.
     pub signals_per_s: u32,
     /// Maximum number of children of one participant in a tree.
@@ -30,6 +32,7 @@ impl Default for Config {
             participants_max: 100,
             mesh_max: 12,
             silent_timeout: Duration::from_secs(20),
+            away_timeout: Duration::from_secs(15),
             signals_per_s: 50,
             children_max: 3,
             suspect_timeout: Duration::from_secs(7),

@@ -23,8 +23,12 @@ pub enum Refused {
     NotFound,
     #[error("the secret does not belong to this participant")]
     WrongSecret,
-    #[error("only the host may mute others: the participant who has been in the room longest")]
+    #[error("only the host may moderate: the participant who has been in the room longest")]
     NotHost,
+    #[error("the room is locked: a moderator must unlock it before you can join")]
+    Locked,
+    #[error("the ticket is not valid any more: it was used, or its participant has left")]
+    TicketUsed,
     #[error("the participant sends signals and reports faster than its limit")]
     TooFast(Duration),
 }

@@ -73,15 +73,21 @@ pub struct Participant {
     /// Whether the participant has muted itself, according to its reports.
     pub muted: bool,
     pub muted_by_host: Muted,
+    /// Whether the participant shares its screen, according to its reports.
+    pub screen: bool,
+    /// Place in the order in which hands were raised; `None` if the hand is down.
+    pub hand: Option<u64>,
     pub secret: String,
+    /// One-use ticket that resumes the seat after a reload of the page.
+    pub ticket: String,
+    /// Subject of the token with which the participant has joined. Only the same subject may resume the seat.
+    pub subject: Option<String>,
+    /// Time since which the page of the participant reloads.
+    pub away_since: Option<Instant>,
+    /// Number of times that the participant has resumed its seat. Each time, others replace their connections to it.
+    pub resumed: u32,
     pub last_seen: Instant,
     pub rate_limiter: RateLimiter,
     /// Most recent report, unchanged.
     pub report: Map<String, Value>,
-}
-
-impl Participant {
-    pub fn measurement(&self, name: &str) -> Option<f64> {
-        self.report.get(name)?.as_f64()
-    }
 }

@@ -10,12 +10,45 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
+use serde_json::{Map, Value};
+
 use super::participant::{ParticipantId as Id, Role};
+
+/// Uplink that is assumed for a participant whose browser reports none and that sends without loss: the initial
+/// estimate of Chromium, which a Chromium that sends nothing reports, too.
+const UPLINK_ASSUMED_KBPS: f64 = 300.0;
+/// Share of lost packets from which the sent rate is the limit of the uplink.
+const LOSS_OF_FULL_UPLINK: f64 = 0.02;
 
 /// Measurements that a participant has reported for its own link.
 pub struct Quality {
     pub uplink_kbps: f64,
     pub rtt_ms: f64,
+}
+
+impl Quality {
+    /// Takes the measurements from a report.
+    ///
+    /// Firefox, and Safari from 16.2 on, do not know their uplink. Then the rate that arrived at others stands for it:
+    /// it is a lower bound while no packets are lost, and the limit otherwise.
+    /// Source: docs/reference/rooms.md, "Topologies".
+    pub fn from_report(report: &Map<String, Value>) -> Self {
+        let figure = |of: &Map<String, Value>, name: &str| of.get(name).and_then(Value::as_f64);
+        let lists = |of: &Map<String, Value>, name: &str| of.get(name).and_then(Value::as_array).cloned();
+        let uplink_kbps = figure(report, "uplink_kbps").unwrap_or_else(|| {
+            let (mut sent, mut arrived) = (0.0, 0.0);
+            let links = lists(report, "links").unwrap_or_default();
+            let streams = links.iter().filter_map(|link| lists(link.as_object()?, "streams")).flatten();
+            for stream in streams.filter(|stream| stream["direction"] == "out") {
+                let rate = stream["rate_kbps"].as_f64().unwrap_or(0.0);
+                sent += rate;
+                arrived += rate * (1.0 - stream["loss"].as_f64().unwrap_or(0.0));
+            }
+            let is_full = sent - arrived > sent * LOSS_OF_FULL_UPLINK;
+            if is_full { arrived } else { arrived.max(UPLINK_ASSUMED_KBPS) }
+        });
+        Self { uplink_kbps, rtt_ms: figure(report, "rtt_ms").unwrap_or(f64::INFINITY) }
+    }
 }
 
 pub struct Tree {
@@ -190,4 +223,33 @@ impl Tree {
 /// Orders by higher uplink bandwidth, then by shorter round-trip time.
 fn better(a: &Quality, b: &Quality) -> Ordering {
     b.uplink_kbps.total_cmp(&a.uplink_kbps).then(a.rtt_ms.total_cmp(&b.rtt_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn unknown_uplink_is_the_rate_that_arrived() {
+        let uplink = |report: Value| Quality::from_report(report.as_object().expect("an object")).uplink_kbps;
+        let sends = |streams: Value| json!({ "links": [{ "to": "1", "streams": streams }] });
+        let out = |rate: u32, loss: f64| json!({ "direction": "out", "rate_kbps": rate, "loss": loss });
+        for (report, expected) in [
+            (json!({ "uplink_kbps": 120 }), 120.0),
+            (json!({ "uplink_kbps": 0 }), 0.0),
+            // Nothing is known: as a browser that has sent nothing yet.
+            (json!({}), 300.0),
+            (json!({ "links": [7] }), 300.0),
+            (sends(json!([out(50, 0.0)])), 300.0),
+            (sends(json!([{ "direction": "in", "rate_kbps": 5_000 }])), 300.0),
+            // It sends without loss: the uplink is at least so wide.
+            (sends(json!([out(900, 0.01), { "direction": "out", "rate_kbps": 100 }])), 991.0),
+            // It loses packets: the uplink is not wider.
+            (sends(json!([out(200, 0.5)])), 100.0),
+        ] {
+            assert_eq!(uplink(report.clone()), expected, "{report}");
+        }
+    }
 }

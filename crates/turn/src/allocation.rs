@@ -7,6 +7,8 @@ use std::{
     },
 };
 
+use super::counters::{Counters, Registry};
+
 /// Maximum burst of one user, as a duration at the permitted rate, in microseconds.
 const BURST_US: u64 = 1_000_000;
 
@@ -57,6 +59,7 @@ pub struct Allocation {
     pub username: Box<str>,
     pub user: Arc<str>,
     pub key: [u8; 16],
+    pub counters: Arc<Counters>,
     pub expires_ms: u64,
     /// Transaction id of the request that created the allocation. If the same request is repeated, it gets the same
     /// answer.
@@ -108,6 +111,8 @@ pub struct Metrics {
     pub bytes_to_clients: AtomicU64,
     /// Datagrams that were dropped because their user exceeded its rate limit.
     pub over_quota: AtomicU64,
+    /// Counters of each allocation.
+    pub registry: Registry,
     /// Messages that were dropped: without an allocation, without a permission, or malformed.
     pub dropped: AtomicU64,
 }

@@ -20,6 +20,7 @@
 //! Read first: [`Server`], [`Relays`], [`Credentials`].
 
 mod allocation;
+mod counters;
 mod credentials;
 mod message;
 mod nonce;
@@ -31,6 +32,7 @@ mod server;
 mod tests;
 
 pub use allocation::{Client, Limits, Metrics, NoRelay, RelayId, Relays};
+pub use counters::{AllocationRow, Counts};
 pub use credentials::{Credentials, Login, REALM_BYTES_MAX};
 pub use message::HEAD_BYTES;
 pub use policy::{is_public, is_unicast};

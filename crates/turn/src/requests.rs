@@ -95,7 +95,9 @@ impl Server {
             }
             None => self.open_relays(now_ms, &signer, family == Some(true), even, relays)?,
         };
+        let counters = self.metrics.registry.begin(relay, (signer.user.clone(), client), relayed, now_ms);
         let allocation = Allocation {
+            counters,
             relay,
             relayed,
             username: signer.username.into(),

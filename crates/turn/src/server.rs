@@ -165,6 +165,7 @@ impl Server {
     pub(super) fn end(&mut self, client: Client) {
         if let Some(allocation) = self.allocations.remove(&client) {
             self.relays.remove(&allocation.relay);
+            self.metrics.registry.end(allocation.relay);
             self.closed.push_back(allocation.relay);
             self.users.entry(allocation.user).and_modify(|user| user.allocations -= 1);
             self.update_metrics();
@@ -191,8 +192,12 @@ impl Server {
         if !take_quota(&mut self.users, allocation, payload.len(), &self.limits, &self.metrics, now_ms) {
             return Some(None);
         }
-        Metrics::add(&self.metrics.datagrams_to_clients, 1);
-        Metrics::add(&self.metrics.bytes_to_clients, payload.len() as u64);
+        for counter in [&self.metrics.datagrams_to_clients, &allocation.counters.datagrams_to_clients] {
+            Metrics::add(counter, 1);
+        }
+        for counter in [&self.metrics.bytes_to_clients, &allocation.counters.bytes_to_clients] {
+            Metrics::add(counter, payload.len() as u64);
+        }
         let channel = allocation
             .peers
             .get(&peer)
@@ -239,8 +244,12 @@ impl Server {
         if !take_quota(&mut self.users, allocation, payload.len(), &self.limits, &self.metrics, now_ms) {
             return Some(Action::Nothing);
         }
-        Metrics::add(&self.metrics.datagrams_to_peers, 1);
-        Metrics::add(&self.metrics.bytes_to_peers, payload.len() as u64);
+        for counter in [&self.metrics.datagrams_to_peers, &allocation.counters.datagrams_to_peers] {
+            Metrics::add(counter, 1);
+        }
+        for counter in [&self.metrics.bytes_to_peers, &allocation.counters.bytes_to_peers] {
+            Metrics::add(counter, payload.len() as u64);
+        }
         Some(Action::Relay { relay: allocation.relay, peer, payload })
     }
 
@@ -386,6 +395,7 @@ fn take_quota(
     let is_taken = user.is_none_or(|user| user.take(bytes, limits.bytes_per_s_max, now_ms));
     if !is_taken {
         Metrics::add(&metrics.over_quota, 1);
+        Metrics::add(&allocation.counters.over_quota, 1);
     }
     is_taken
 }

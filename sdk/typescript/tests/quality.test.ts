@@ -9,8 +9,9 @@ async function read(stats: Stat[], mid = '0') {
   const transceivers = [{ mid, sender: { track: { id: 'camera' } } }];
   const pc = { getStats: async () => new Map(stats.map((stat) => [stat.id, stat])), getTransceivers: () => transceivers } as unknown as RTCPeerConnection;
   const ownerOf = (track?: string) => (track === 'camera' ? 'me' : undefined);
-  return (await new Meter().read({ to: 'peer', pc, connectedAt: performance.now() - 1000, setupMs: undefined, ownerOf })).link;
+  return new Meter().read({ to: 'peer', pc, connectedAt: performance.now() - 1000, setupMs: undefined, ownerOf });
 }
+const readLink = async (stats: Stat[], mid?: string) => (await read(stats, mid)).link;
 
 const candidates: Stat[] = [
   { id: 'local', type: 'local-candidate', candidateType: 'host' },
@@ -21,7 +22,7 @@ const candidates: Stat[] = [
 const video: Stat = { id: 'out', type: 'outbound-rtp', kind: 'video', bytesSent: 1000, framesEncoded: 30 };
 
 test('Chromium: an outgoing stream names its source, and the transport its candidate pair', async () => {
-  const link = await read([
+  const link = await readLink([
     ...candidates,
     { id: 'transport', type: 'transport', selectedCandidatePairId: 'pair' },
     { id: 'source', type: 'media-source', trackIdentifier: 'camera' },
@@ -31,15 +32,38 @@ test('Chromium: an outgoing stream names its source, and the transport its candi
 });
 
 test('Firefox: an outgoing stream is found by its line of the SDP; what limits it is unknown', async () => {
-  const link = await read([...candidates, { id: 'transport', type: 'transport', selectedCandidatePairId: 'pair' }, { ...video, mid: '0' }]);
+  const link = await readLink([...candidates, { id: 'transport', type: 'transport', selectedCandidatePairId: 'pair' }, { ...video, mid: '0' }]);
   expect(link).toMatchObject({ rtt_ms: 20, kind: 'relay', streams: [{ from: 'me', direction: 'out' }] });
   expect(link.streams[0]).not.toHaveProperty('limited_by');
 });
 
 test('Firefox before 153: the nominated candidate pair is the one in use', async () => {
-  expect(await read([...candidates, { id: 'transport', type: 'transport' }])).toMatchObject({ rtt_ms: 20, kind: 'relay' });
+  expect(await readLink([...candidates, { id: 'transport', type: 'transport' }])).toMatchObject({ rtt_ms: 20, kind: 'relay' });
 });
 
 test('a stream of another line belongs to no track of this page', async () => {
-  expect((await read([...candidates, { ...video, mid: '0' }], '1')).streams).toEqual([]);
+  expect((await readLink([...candidates, { ...video, mid: '0' }], '1')).streams).toEqual([]);
+});
+
+const remote: Stat = { id: 'remote-out', type: 'remote-inbound-rtp', localId: 'out', roundTripTime: 0.03, fractionLost: 0 };
+
+test.each([
+  ['Chromium', { availableOutgoingBitrate: 300_000 }, 300],
+  ['Firefox, and Safari from 16.2 on', {}, undefined],
+  ['a browser before its first estimate', { availableOutgoingBitrate: 0 }, undefined],
+])('the uplink in %s', async (_, figures, uplink) => {
+  expect((await read([...candidates.slice(0, 3), { ...candidates[3]!, ...figures }])).uplink_kbps).toBe(uplink);
+});
+
+test('a figure that the browser does not report is absent, never 0', async () => {
+  // Firefox before 142: the pair has no time.
+  const [local, , , { currentRoundTripTime: _, ...pair }] = candidates as [Stat, Stat, Stat, Stat];
+  const before = await readLink([local, pair, { ...video, mid: '0' }]);
+  expect(before).not.toHaveProperty('rtt_ms');
+  expect(before.streams).toHaveLength(1);
+  for (const name of ['rtt_ms', 'loss']) expect(before.streams[0]).not.toHaveProperty(name);
+  // The first report of the receiver makes both known; the time of the link stays unknown.
+  const after = await readLink([local, pair, { ...video, mid: '0' }, remote]);
+  expect(after).not.toHaveProperty('rtt_ms');
+  expect(after.streams[0]).toMatchObject({ rtt_ms: 30, loss: 0 });
 });

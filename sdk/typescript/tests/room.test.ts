@@ -6,6 +6,7 @@ import { LinkFlow, type FlowHost } from '../src/room/flow.js';
 import type { Link } from '../src/room/link.js';
 import { joinRoom, neighbours, type RoomState } from '../src/room/index.js';
 import { MutedTracks } from '../src/room/muted-tracks.js';
+import { hasSeat, keepSeat, takeSeat, type FlowSnapshot } from '../src/room/seat.js';
 import { TreeFlow } from '../src/room/tree.js';
 import type { Subscription } from '../src/types.js';
 import { startMillrace } from './millrace.js';
@@ -81,7 +82,7 @@ class Peer {
   lost = 0;
   readonly flow: LinkFlow;
 
-  constructor(readonly me: string) {
+  constructor(readonly me: string, before?: FlowSnapshot) {
     const host: FlowHost = {
       me,
       links: this.links,
@@ -89,7 +90,7 @@ class Peer {
       lost: (_, count) => (this.lost += count),
       publish: (message) => this.published.push(message),
     };
-    this.flow = new LinkFlow(host);
+    this.flow = new LinkFlow(host, before);
   }
 
   numbersOf(from: string): unknown[] {
@@ -170,6 +171,49 @@ test('a new hub repairs the loss of the old one', () => {
   for (let turn = 0; turn < 4; turn++) for (const path of others) path.deliver();
   for (const peer of [three, four]) expect(peer.numbersOf('2')).toEqual(upTo(30));
   for (const peer of peers) peer.flow.end();
+});
+
+test('a reload repeats nothing, and reports own lost messages as a gap', () => {
+  const [one, two] = [new Peer('1'), new Peer('2')];
+  const room = state('p2p', { participants: people('1', '2') });
+  for (const peer of [one, two]) peer.flow.follow(room);
+  const path = new TestPath(one, two);
+  for (const peer of [one, two]) for (let i = 0; i < 5; i++) peer.flow.send(i);
+  path.deliver();
+  one.flow.send('lost with the page');
+  path.cut();
+  two.flow.send(5);
+  const again = new Peer('1', structuredClone(one.flow.snapshot('epoch:7')));
+  again.flow.follow(room);
+  again.flow.send('after the reload');
+  new TestPath(again, two).deliver();
+  expect(again.numbersOf('2')).toEqual([5]);
+  expect(two.numbersOf('1')).toEqual([...upTo(5), 'after the reload']);
+  expect([again.lost, two.lost]).toEqual([0, 1]);
+  for (const peer of [one, two, again]) peer.flow.end();
+});
+
+test('a seat is taken once, and a broken one not at all', () => {
+  const stored = new Map<string, string>();
+  vi.stubGlobal('sessionStorage', { getItem: (key: string) => stored.get(key) ?? null, setItem: (key: string, value: string) => stored.set(key, value), removeItem: (key: string) => stored.delete(key) });
+  try {
+    const seat = { participant: '1', ticket: 'secret', flow: { at: 'epoch:7', seq: 3, delivered: { 2: 4 } } };
+    keepSeat('kitchen', seat);
+    expect([hasSeat('kitchen'), hasSeat('attic')]).toEqual([true, false]);
+    expect(takeSeat('attic')).toBeUndefined();
+    expect(takeSeat('kitchen')).toEqual(seat);
+    expect(takeSeat('kitchen')).toBeUndefined();
+    const until = Date.now() + 9_000;
+    const [good, old, wrong] = [{ ...seat, until }, { ...seat, until: Date.now() - 1 }, { ...seat, participant: 1, until }].map((one) => JSON.stringify(one)) as [string, string, string];
+    stored.set('millrace-seat kitchen', good);
+    expect(takeSeat('kitchen')).toEqual(seat);
+    for (const broken of ['', '{', '7', 'null', '{"participant":"1"}', JSON.stringify(seat), old, wrong]) {
+      stored.set('millrace-seat kitchen', broken);
+      expect(takeSeat('kitchen'), broken).toBeUndefined();
+    }
+  } finally {
+    vi.unstubAllGlobals();
+  }
 });
 
 test('unlinked participants receive data by the channel', () => {

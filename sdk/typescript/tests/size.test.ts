@@ -25,7 +25,7 @@ test.each([
   ['core and WebSocket', `import { client } from './core.js'; import { websocket } from './transports/websocket.js'; globalThis.mr = client('/', [websocket]);`, 6 * 1024 + 896],
   ['a keyed state, with core and WebSocket', `import { client } from './core.js'; import { state } from './state.js'; import { websocket } from './transports/websocket.js'; globalThis.cars = state(client('/', [websocket]), 'fleet');`, 7 * 1024 + 512],
   ['a roster, with core and WebSocket', `import { client } from './core.js'; import { roster } from './roster.js'; import { websocket } from './transports/websocket.js'; globalThis.present = roster(client('/', [websocket]), 'chat');`, 7 * 1024 + 640],
-  ['a room, with all transports', `import { joinRoom } from './room/index.js'; globalThis.joinRoom = joinRoom;`, 21 * 1024 + 768],
+  ['a room, with all transports', `import { joinRoom } from './room/index.js'; globalThis.joinRoom = joinRoom;`, 24 * 1024 + 512],
   ['files, with core and WebSocket', `import { client } from './core.js'; import { receiveFile, sendFile } from './file.js'; import { websocket } from './transports/websocket.js'; globalThis.files = [client('/', [websocket]), sendFile, receiveFile];`, 9 * 1024],
   ['a kit, with core and WebSocket', `import { client } from './core.js'; import { openKit } from './kit.js'; import { websocket } from './transports/websocket.js'; globalThis.kit = openKit(client('/', [websocket]));`, 8 * 1024],
   ['the latency, with core and WebSocket', `import { client } from './core.js'; import { latency } from './latency.js'; import { websocket } from './transports/websocket.js'; globalThis.mr = latency(client('/', [websocket]));`, 7 * 1024 + 768],

@@ -14,7 +14,7 @@ use crate::support::{Answer, BOUND, Process, Server, ask, millrace};
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 const ADMIN: &str = "sixteen-bytes-or-more";
 /// Requests of this module with parameters that are valid.
-const REQUESTS: [&str; 9] = [
+const REQUESTS: [&str; 10] = [
     "connections?sort=behind",
     "slow",
     "channels",
@@ -22,6 +22,7 @@ const REQUESTS: [&str; 9] = [
     "tail?channel=cars/1",
     "page?channel=cars/1",
     "rooms",
+    "relays?limit=5",
     "hooks",
     "config?sources=true",
 ];

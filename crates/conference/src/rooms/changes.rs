@@ -23,8 +23,8 @@ pub fn apply(conference: &Rc<Conference>, name: &RoomName) -> Option<Published> 
         match output {
             Output::Left(id) => media::leave(conference, name, id.as_str()),
             Output::Muted(id, muted) => media::mute(conference, name, id.as_str(), muted),
-            // A participant joins the SFU by its first offer.
-            Output::Joined(_) | Output::State => {}
+            // A participant joins the SFU by its first offer. That of a reloaded page replaces the connection.
+            Output::Joined(_) | Output::Resumed(_) | Output::State => {}
         }
     }
     published

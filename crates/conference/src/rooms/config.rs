@@ -22,6 +22,9 @@ pub struct Config {
     /// Silent peer timeout: a participant that sends no report or signal for this time is removed.
     #[serde(with = "humantime_serde")]
     pub silence_max: Duration,
+    /// Time for which the seat of a participant whose page reloads is held.
+    #[serde(with = "humantime_serde")]
+    pub away_max: Duration,
     /// Maximum number of signals and reports per participant and second, with a burst of five times as many; 0: no
     /// limit.
     pub signals_per_s: u32,
@@ -31,8 +34,9 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let room::Config { participants_max, mesh_max, silent_timeout, signals_per_s, children_max, .. } =
-            room::Config::default();
+        let room::Config {
+            participants_max, mesh_max, silent_timeout, away_timeout, signals_per_s, children_max, ..
+        } = room::Config::default();
         Self {
             rooms_max: 10_000,
             participants_max,
@@ -41,6 +45,7 @@ impl Default for Config {
             mixers_max: 0,
             congestion_control: Algorithm::default(),
             silence_max: silent_timeout,
+            away_max: away_timeout,
             signals_per_s,
             signal_bytes_max: 64 * 1024,
         }
@@ -49,12 +54,13 @@ impl Default for Config {
 
 impl Config {
     pub(super) fn room(&self, has_switch: bool) -> room::Config {
-        let Self { participants_max, mesh_max, children_max, silence_max, signals_per_s, .. } = *self;
+        let Self { participants_max, mesh_max, children_max, silence_max, away_max, signals_per_s, .. } = *self;
         room::Config {
             participants_max,
             mesh_max,
             children_max,
             silent_timeout: silence_max,
+            away_timeout: away_max,
             signals_per_s,
             has_switch,
             has_mixer: self.mixers_max > 0,

@@ -5,12 +5,12 @@ use std::{rc::Rc, time::Instant};
 use ::http::{HeaderValue, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_protocol::{Code, Error, Holder, Permission};
-use millrace_room::{Join, Role, SWITCH, Topology};
+use millrace_room::{Join, Resume, Role, SWITCH, Topology};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    RoomName, changes,
+    RoomName, RoomSummary, changes, moderate,
     publish::{finish_in_background, publish, signal, welcome},
     report,
 };
@@ -28,9 +28,11 @@ use crate::{Conference, media};
 /// Header with the participant's secret, which proves its identity.
 const SECRET: &str = "millrace-participant";
 /// Maximum size of a request to join or to mute, in bytes.
-const JOIN_BYTES_MAX: usize = 4096;
+pub(super) const JOIN_BYTES_MAX: usize = 4096;
+/// Maximum number of rooms in a list.
+const LISTED_MAX: usize = 1000;
 
-/// Parsed path of a request below `/v1/rooms/`.
+/// Parsed path of a request to `/v1/rooms` or below it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Path<'a> {
     room: &'a str,
@@ -39,26 +41,34 @@ pub(crate) struct Path<'a> {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Rest<'a> {
+    Rooms,
     Room,
+    Lock,
     Participants,
     Participant(&'a str),
     Signals(&'a str),
     Reports(&'a str),
     Mute(&'a str),
+    Away(&'a str),
 }
 
 impl<'a> Path<'a> {
     /// Parses a path. Returns `None` if the path does not exist.
     pub fn parse(path: &'a str) -> Option<Self> {
+        if path == ROOMS.path {
+            return Some(Self { room: "", rest: Rest::Rooms });
+        }
         let mut levels = path.strip_prefix("/v1/rooms/")?.split('/');
         let room = levels.next()?;
         let rest = match (levels.next(), levels.next(), levels.next(), levels.next()) {
             (None, ..) => Rest::Room,
+            (Some("lock"), None, ..) => Rest::Lock,
             (Some("participants"), None, ..) => Rest::Participants,
             (Some("participants"), Some(id), None, _) => Rest::Participant(id),
             (Some("participants"), Some(id), Some("signals"), None) => Rest::Signals(id),
             (Some("participants"), Some(id), Some("reports"), None) => Rest::Reports(id),
             (Some("participants"), Some(id), Some("mute"), None) => Rest::Mute(id),
+            (Some("participants"), Some(id), Some("away"), None) => Rest::Away(id),
             _ => return None,
         };
         Some(Self { room, rest })
@@ -66,19 +76,26 @@ impl<'a> Path<'a> {
 
     pub fn endpoint(&self) -> &'static Endpoint {
         match self.rest {
+            Rest::Rooms => &ROOMS,
             Rest::Room => &ROOM,
+            Rest::Lock => &LOCK,
             Rest::Participants => &PARTICIPANTS,
             Rest::Participant(_) => &PARTICIPANT,
             Rest::Signals(_) => &SIGNALS,
             Rest::Reports(_) => &REPORTS,
             Rest::Mute(_) => &MUTE,
+            Rest::Away(_) => &AWAY,
         }
     }
 }
 
 /// Endpoints of the rooms API.
-pub(crate) const ENDPOINTS: [&Endpoint; 6] = [&ROOM, &PARTICIPANTS, &PARTICIPANT, &SIGNALS, &REPORTS, &MUTE];
+pub(crate) const ENDPOINTS: [&Endpoint; 9] =
+    [&ROOMS, &ROOM, &LOCK, &PARTICIPANTS, &PARTICIPANT, &SIGNALS, &REPORTS, &MUTE, &AWAY];
 
+const ROOMS: Endpoint = Endpoint::new("/v1/rooms", "GET");
+const LOCK: Endpoint = Endpoint::new("/v1/rooms/{room}/lock", "POST");
+const AWAY: Endpoint = Endpoint::new("/v1/rooms/{room}/participants/{participant}/away", "POST");
 const ROOM: Endpoint = Endpoint::new("/v1/rooms/{room}", "GET");
 const PARTICIPANTS: Endpoint = Endpoint::new("/v1/rooms/{room}/participants", "POST");
 const PARTICIPANT: Endpoint = Endpoint::new("/v1/rooms/{room}/participants/{participant}", "DELETE");
@@ -92,14 +109,15 @@ struct JoinRequest {
     name: String,
     topology: Option<Topology>,
     role: Role,
+    resume: Option<ResumeRequest>,
 }
 
-/// Request to mute a participant for the whole room. An absent field changes nothing.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct MuteRequest {
-    audio: Option<bool>,
-    video: Option<bool>,
+/// Seat that a page resumes after it was reloaded. If the ticket is used, the page joins as another participant.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResumeRequest {
+    participant: String,
+    ticket: String,
 }
 
 /// Answers a request of the rooms API.
@@ -114,17 +132,22 @@ pub(crate) async fn answer(
     debug_assert_eq!(parts.method.as_str(), path.endpoint().allow);
     Query::parse(parts, &[])?;
     let caller = conference.admission.caller(parts).await?;
+    if path.rest == Rest::Rooms {
+        return list(conference, &caller).await;
+    }
     let room = RoomName::parse(path.room)?;
     match path.rest {
-        Rest::Room => {
+        Rest::Lock => moderate::lock(conference, parts, body, &caller, room).await,
+        Rest::Away(id) => {
+            let (id, secret) = (id.to_owned(), secret(parts)?);
+            away(conference, room, id, secret).await
+        }
+        Rest::Rooms | Rest::Room => {
             caller.may(Permission::Subscribe, &room.state())?;
             show(conference, room).await
         }
         Rest::Participants => join(conference, parts, body, &caller, room).await,
-        Rest::Participant(id) => {
-            let (id, secret) = (id.to_owned(), secret(parts)?);
-            leave(conference, room, id, secret).await
-        }
+        Rest::Participant(id) => moderate::remove(conference, parts, &caller, room, id.to_owned()).await,
         Rest::Signals(id) => {
             may_take_part(&caller, &room)?;
             signals(conference, parts, body, &caller, room, id.to_owned()).await
@@ -133,13 +156,25 @@ pub(crate) async fn answer(
             may_take_part(&caller, &room)?;
             reports(conference, parts, body, room, id.to_owned()).await
         }
-        Rest::Mute(id) => {
-            caller.may(Permission::Publish, &room.moderate())?;
-            // Without a token every client has this permission, so only the room's host may use it.
-            let host = caller.anonymous.then(|| secret(parts)).transpose()?;
-            mute(conference, parts, body, room, id.to_owned(), host).await
-        }
+        Rest::Mute(id) => moderate::mute(conference, parts, body, &caller, room, id.to_owned()).await,
     }
+}
+
+/// Lists the rooms of this node whose state the caller may read, in the order of their names.
+async fn list(conference: &Rc<Conference>, caller: &Caller) -> Result<Response, Error> {
+    conference.rooms.config()?;
+    let mut rooms = Vec::new();
+    for shard in 0..conference.shards() {
+        let question = |conference: Rc<Conference>| async move { Ok(conference.rooms(None, LISTED_MAX).0) };
+        rooms.extend(conference.ask_shard(shard, question).await?);
+    }
+    let is_readable = |summary: &RoomSummary| {
+        RoomName::parse(&summary.room).is_ok_and(|room| caller.may(Permission::Subscribe, &room.state()).is_ok())
+    };
+    rooms.retain(is_readable);
+    rooms.sort_by(|a, b| a.room.cmp(&b.room));
+    rooms.truncate(LISTED_MAX);
+    Ok(json_answer(json!({ "rooms": rooms }).to_string()))
 }
 
 async fn show(conference: &Rc<Conference>, room: RoomName) -> Result<Response, Error> {
@@ -162,16 +197,25 @@ async fn join(
     conference.rooms.config()?;
     let is_viewer = may_take_part(caller, &room)?;
     let asked = read_object(conference, parts, body, JOIN_BYTES_MAX).await?;
-    let JoinRequest { name, topology, role } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
+    let JoinRequest { name, topology, role, resume } =
+        serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
     let role = if is_viewer { Role::Viewer } else { role };
-    let mut random = [[0; 16]; 2];
+    let mut random = [[0; 16]; 5];
     for bytes in &mut random {
         getrandom::fill(bytes).map_err(|error| Error::new(Code::Internal, error.to_string()))?;
     }
     let (since_ms, holder) = (conference.shard.engine.now_ms(), caller.holder.number());
-    let join = Join { name, topology, role, since_ms, random, client_id: holder };
+    let subject = caller.grant.subject.as_ref().map(ToString::to_string);
+    let [id, secret, ticket, next @ ..] = random;
+    let resume = resume.map(|ResumeRequest { participant, ticket }| Resume {
+        id: participant,
+        ticket,
+        subject: subject.clone(),
+        random: next,
+    });
+    let join = Join { name, topology, role, since_ms, random: [id, secret, ticket], client_id: holder, subject };
     let (room_name, moderate) = (room.clone(), room.moderate());
-    let mut joined = conference.ask(&room, move |conference| enter(conference, room_name, join)).await?;
+    let mut joined = conference.ask(&room, move |conference| enter(conference, room_name, join, resume)).await?;
     if caller.may(Permission::Publish, &moderate).is_ok() {
         joined["moderates"] = json!(if caller.anonymous { "as_host" } else { "always" });
     }
@@ -186,13 +230,20 @@ async fn join(
     Ok(response)
 }
 
-/// Adds a participant to a room. Runs on the room's own shard.
-async fn enter(conference: Rc<Conference>, room: RoomName, join: Join) -> Result<Value, Error> {
+/// Adds a participant to a room, or returns a seat to it. Runs on the room's own shard.
+async fn enter(conference: Rc<Conference>, room: RoomName, join: Join, resume: Option<Resume>) -> Result<Value, Error> {
     // Messages published from now on have later positions than these.
     let chat = conference.shard.engine.newest(&room.chat()).await?.top;
     let data = conference.shard.engine.newest(&room.data()).await?.top;
     let holder = Holder::new(join.client_id);
-    let joined = conference.rooms.join(&room, join, conference.media.has_sfu())?;
+    let now = Instant::now();
+    let resumed = resume.and_then(|resume| conference.rooms.with(&room, |room| room.resume(now, &resume)).ok());
+    let is_resumed = resumed.is_some();
+    let joined = match resumed {
+        Some(joined) => joined,
+        None => conference.rooms.join(&room, join, conference.media.has_sfu(), &chat)?,
+    };
+    let chat_since = conference.rooms.chat_since(&room).unwrap_or_else(|| chat.clone());
     let id = joined.id.as_str();
     let inbox = signal(&conference, holder, &room, "server", id, welcome(), None);
     let state = conference.rooms.with(&room, |room| Ok(room.state()))?;
@@ -206,10 +257,14 @@ async fn enter(conference: Rc<Conference>, room: RoomName, join: Join) -> Result
     match at.await {
         Ok(positions) => {
             let positions = positions.map(|(channel, at)| (channel.to_string(), at.to_string().into()));
-            Ok(json!({
-                "participant": id, "secret": joined.secret, "state": state,
-                "positions": Map::from_iter(positions),
-            }))
+            let mut answer = json!({
+                "participant": id, "secret": joined.secret, "ticket": joined.ticket, "state": state,
+                "positions": Map::from_iter(positions), "chat_since": chat_since.to_string(),
+            });
+            if is_resumed {
+                answer["resumed"] = true.into();
+            }
+            Ok(answer)
         }
         Err(error) => {
             // The participant was never announced, so remove it again.
@@ -225,14 +280,10 @@ async fn enter(conference: Rc<Conference>, room: RoomName, join: Join) -> Result
     }
 }
 
-async fn leave(conference: &Rc<Conference>, room: RoomName, id: String, secret: String) -> Result<Response, Error> {
+async fn away(conference: &Rc<Conference>, room: RoomName, id: String, secret: String) -> Result<Response, Error> {
     let name = room.clone();
     let question = move |conference: Rc<Conference>| async move {
-        conference.rooms.with(&name, |room| {
-            room.check_secret(&id, &secret)?;
-            room.leave(Instant::now(), &id);
-            Ok(())
-        })?;
+        conference.rooms.with(&name, |room| room.set_away(Instant::now(), &id, &secret))?;
         changes::apply_and_wait(&conference, &name).await
     };
     conference.ask(&room, question).await.map(|()| no_content())
@@ -315,30 +366,6 @@ async fn reports(
     conference.ask(&room, question).await.map(|()| no_content())
 }
 
-async fn mute(
-    conference: &Rc<Conference>,
-    parts: &Parts,
-    body: &mut Incoming,
-    room: RoomName,
-    id: String,
-    host: Option<String>,
-) -> Result<Response, Error> {
-    let asked = read_object(conference, parts, body, JOIN_BYTES_MAX).await?;
-    let MuteRequest { audio, video } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
-    if audio.or(video).is_none() {
-        return Err(Error::new(Code::BadRequest, "a mute needs `audio` or `video`: true mutes, false lifts the mute"));
-    }
-    let name = room.clone();
-    let question = move |conference: Rc<Conference>| async move {
-        conference.rooms.with(&name, |room| {
-            host.as_deref().map_or(Ok(()), |secret| room.check_host(secret))?;
-            room.mute(&id, audio, video)
-        })?;
-        changes::apply_and_wait(&conference, &name).await
-    };
-    conference.ask(&room, question).await.map(|()| no_content())
-}
-
 /// Checks that the caller may join a room. A caller that may publish to the chat may join; a caller that may only
 /// subscribe to the chat joins as a viewer. Returns true for a viewer.
 ///
@@ -350,14 +377,14 @@ fn may_take_part(caller: &Caller, room: &RoomName) -> Result<bool, Error> {
     }
 }
 
-fn secret(parts: &Parts) -> Result<String, Error> {
+pub(super) fn secret(parts: &Parts) -> Result<String, Error> {
     let secret = parts.headers.get(SECRET).and_then(|secret| secret.to_str().ok());
     secret.map(str::to_owned).ok_or_else(|| {
         Error::new(Code::Forbidden, "send the `secret` of the join response, as `Millrace-Participant: SECRET`")
     })
 }
 
-async fn read_object(
+pub(super) async fn read_object(
     conference: &Conference,
     parts: &Parts,
     body: &mut Incoming,
@@ -370,7 +397,7 @@ async fn read_object(
     serde_json::from_slice(&body).map_err(bad_json)
 }
 
-fn bad_json(error: serde_json::Error) -> Error {
+pub(super) fn bad_json(error: serde_json::Error) -> Error {
     Error::new(Code::BadJson, error.to_string())
 }
 
@@ -382,14 +409,21 @@ mod tests {
     fn room_paths_are_parsed() {
         let rest = |path| Path::parse(path).map(|path| (path.room, path.rest));
         assert_eq!(rest("/v1/rooms/a"), Some(("a", Rest::Room)));
+        assert_eq!(rest("/v1/rooms"), Some(("", Rest::Rooms)));
+        assert_eq!(rest("/v1/rooms/a/lock"), Some(("a", Rest::Lock)));
+        assert_eq!(rest("/v1/rooms/a/participants/7/away"), Some(("a", Rest::Away("7"))));
         assert_eq!(rest("/v1/rooms/a/participants"), Some(("a", Rest::Participants)));
         assert_eq!(rest("/v1/rooms/a/participants/7"), Some(("a", Rest::Participant("7"))));
         assert_eq!(rest("/v1/rooms/a/participants/7/signals"), Some(("a", Rest::Signals("7"))));
         assert_eq!(rest("/v1/rooms/a/participants/7/reports"), Some(("a", Rest::Reports("7"))));
         assert_eq!(rest("/v1/rooms/a/participants/7/mute"), Some(("a", Rest::Mute("7"))));
-        for path in
-            ["/v1/rooms", "/v1/rooms/a/b", "/v1/rooms/a/participants/7/x", "/v1/rooms/a/participants/7/signals/x"]
-        {
+        for path in [
+            "/v1/room",
+            "/v1/rooms/a/b",
+            "/v1/rooms/a/lock/b",
+            "/v1/rooms/a/participants/7/x",
+            "/v1/rooms/a/participants/7/signals/x",
+        ] {
             assert_eq!(rest(path), None, "{path}");
         }
         for endpoint in ENDPOINTS {

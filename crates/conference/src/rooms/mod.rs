@@ -11,6 +11,7 @@
 //! - [`changes`]: the effects of a change of a room
 //! - [`http`]: the requests of participants
 //! - [`list`]: the rooms of a shard, for lists
+//! - [`moderate`]: the requests of moderators
 //! - [`report`]: the checks of participants' reports
 //!
 //! Source: docs/reference/rooms.md; docs/reference/protocol.md, "Rooms".
@@ -19,6 +20,7 @@ mod changes;
 mod config;
 mod http;
 mod list;
+mod moderate;
 mod names;
 mod open;
 mod publish;

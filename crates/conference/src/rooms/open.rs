@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_protocol::{Code, Error, Holder};
+use millrace_protocol::{Code, Error, Holder, Position};
 use millrace_room::{Join, Joined, Muted, Output, Refused, Room, Topology};
 use millrace_sfu::congestion::Algorithm;
 use serde_json::Value;
@@ -22,6 +22,8 @@ pub struct Rooms {
 struct Open {
     room: Room,
     holder: Holder,
+    /// End of the chat when the room was opened. Participants who join later may read the chat from here.
+    chat_since: Position,
 }
 
 /// Changes of a room that have had no effect outside the room yet.
@@ -57,10 +59,17 @@ impl Rooms {
     }
 
     /// Adds a participant; the first participant creates the room. The caller must apply the changes before it awaits
-    /// anything else. `has_switch`: the shard has an SFU, so new rooms may have the topology `switch`.
+    /// anything else. `has_switch`: the shard has an SFU, so new rooms may have the topology `switch`. `chat_end`: the
+    /// end of the chat before the join.
     ///
     /// Errors: [`Code::TooMany`] rooms or mixers, and those of [`Room::join`].
-    pub(super) fn join(&self, name: &RoomName, join: Join, has_switch: bool) -> Result<Joined, Error> {
+    pub(super) fn join(
+        &self,
+        name: &RoomName,
+        join: Join,
+        has_switch: bool,
+        chat_end: &Position,
+    ) -> Result<Joined, Error> {
         let (shared, now) = (&self.shared, Instant::now());
         let mut rooms = self.rooms.borrow_mut();
         match rooms.entry(name.clone()) {
@@ -75,7 +84,7 @@ impl Rooms {
                 let joined = room.join(now, join).map_err(refused)?;
                 shared.open(holder)?;
                 tracing::info!(room = name.as_str(), "room opened");
-                entry.insert(Open { room, holder });
+                entry.insert(Open { room, holder, chat_since: chat_end.clone() });
                 Ok(joined)
             }
         }
@@ -115,6 +124,11 @@ impl Rooms {
         self.rooms.borrow().get(name).map(|open| open.room.muted_by_host(id)).unwrap_or_default()
     }
 
+    /// Returns where the chat of the people in this room begins.
+    pub(super) fn chat_since(&self, name: &RoomName) -> Option<Position> {
+        self.rooms.borrow().get(name).map(|open| open.chat_since.clone())
+    }
+
     /// Returns the holder whose quota pays for the channels of a room.
     pub(super) fn holder(&self, name: &RoomName) -> Holder {
         self.rooms.borrow().get(name).map_or(Holder::NONE, |open| open.holder)
@@ -129,7 +143,7 @@ impl Rooms {
     /// one new state.
     pub(super) fn take_changes(&self, name: &RoomName) -> Option<Changes> {
         let mut rooms = self.rooms.borrow_mut();
-        let Open { room, holder } = rooms.get_mut(name)?;
+        let Open { room, holder, .. } = rooms.get_mut(name)?;
         let holder = *holder;
         let (mut is_changed, mut outputs) = (false, Vec::new());
         while let Some(output) = room.poll_output() {
@@ -163,10 +177,10 @@ impl Rooms {
 fn refused(refused: Refused) -> Error {
     let code = match &refused {
         Refused::BadName | Refused::NoSwitch | Refused::NoMixer => Code::BadRequest,
-        Refused::OtherTopology(_) => Code::Conflict,
+        Refused::OtherTopology(_) | Refused::Locked => Code::Conflict,
         Refused::Full(..) | Refused::ClientQuota(..) => Code::TooMany,
         Refused::NotFound => Code::NotFound,
-        Refused::WrongSecret | Refused::NotHost => Code::Forbidden,
+        Refused::WrongSecret | Refused::NotHost | Refused::TicketUsed => Code::Forbidden,
         Refused::TooFast(_) => Code::RateLimited,
     };
     let error = Error::new(code, refused.to_string());

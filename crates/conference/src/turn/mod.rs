@@ -30,7 +30,7 @@ use std::{
 use millrace_transport::datagram::{Bounds, Demultiplexer, RelaySockets, framed};
 use tokio::task::spawn_local;
 
-pub use millrace_turn::{Credentials, Metrics, REALM_BYTES_MAX};
+pub use millrace_turn::{AllocationRow, Client, Counts, Credentials, Metrics, REALM_BYTES_MAX};
 pub(crate) use offer::answer;
 pub use offer::{IceServer, IceServers, Offer};
 pub use peers::{BadPeers, Peers};

@@ -3,6 +3,7 @@
 
 mod media;
 mod rooms;
+mod seats;
 #[path = "../../../transport/tests/it/server.rs"]
 #[allow(dead_code, reason = "shared with the tests of millrace-transport, which use all of it")]
 mod server;

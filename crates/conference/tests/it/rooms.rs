@@ -13,11 +13,11 @@ use crate::server::{Answer, Server, client, until, within};
 pub const SECRET: &str = "a secret of thirty-two bytes or more";
 
 /// A participant of a room.
-struct Participant {
-    id: String,
-    secret: String,
-    location: String,
-    joined: Value,
+pub struct Participant {
+    pub id: String,
+    pub secret: String,
+    pub location: String,
+    pub joined: Value,
 }
 
 /// Sends each request on a new connection, so that any shard may receive it.
@@ -27,11 +27,11 @@ pub async fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &s
     Answer::read(within(request.send()).await.expect("an answer")).await
 }
 
-async fn try_join(server: &Server, room: &str, asked: Value) -> Answer {
+pub async fn try_join(server: &Server, room: &str, asked: Value) -> Answer {
     ask(server, "POST", &format!("/v1/rooms/{room}/participants"), &[], asked.to_string()).await
 }
 
-async fn join(server: &Server, room: &str, asked: Value) -> Participant {
+pub async fn join(server: &Server, room: &str, asked: Value) -> Participant {
     let answer = try_join(server, room, asked).await;
     assert_eq!(answer.status, 201, "{}", answer.text());
     let joined = answer.json();
@@ -42,12 +42,12 @@ async fn join(server: &Server, room: &str, asked: Value) -> Participant {
 }
 
 impl Participant {
-    async fn post(&self, server: &Server, what: &str, body: Value) -> Answer {
+    pub async fn post(&self, server: &Server, what: &str, body: Value) -> Answer {
         let path = format!("{}/{what}", self.location);
         ask(server, "POST", &path, &[("millrace-participant", &self.secret)], body.to_string()).await
     }
 
-    async fn leave(&self, server: &Server) -> Answer {
+    pub async fn leave(&self, server: &Server) -> Answer {
         ask(server, "DELETE", &self.location, &[("millrace-participant", &self.secret)], String::new()).await
     }
 
@@ -66,7 +66,7 @@ impl Participant {
     }
 }
 
-async fn state(server: &Server, room: &str) -> Value {
+pub async fn state(server: &Server, room: &str) -> Value {
     server.get(&format!("/v1/rooms/{room}")).await.json()
 }
 
@@ -76,7 +76,7 @@ async fn assert_is_empty(server: &Server, room: &str) {
     assert_eq!(shown.json(), json!({ "version": 0, "participants": [], "reports": {}, "switch": [] }));
 }
 
-fn ids(state: &Value) -> Vec<&str> {
+pub fn ids(state: &Value) -> Vec<&str> {
     let participants = state["participants"].as_array().expect("a list");
     participants.iter().map(|one| one["id"].as_str().expect("an id")).collect()
 }
@@ -330,7 +330,7 @@ pub fn token(subject: &str, rights: &[&str]) -> String {
 }
 
 /// Returns a token that grants each permission on the channel beside it.
-fn token_for(subject: &str, rights: &[(&str, &str)]) -> String {
+pub fn token_for(subject: &str, rights: &[(&str, &str)]) -> String {
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs();
     let granted: serde_json::Map<String, Value> =
         rights.iter().map(|(right, channel)| ((*right).to_owned(), json!([channel]))).collect();

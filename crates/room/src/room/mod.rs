@@ -1,3 +1,4 @@
+mod seat;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,11 @@ const BURST: Duration = Duration::from_secs(5);
 /// client gets at most 89 of 100 places.
 const CLIENT_SHARE_FACTOR: usize = 8;
 
+/// Maximum number of ids of removed participants in the state.
+const REMOVED_MAX: usize = 16;
+
+pub use seat::Resume;
+
 /// Request to join a room.
 #[derive(Clone, Debug, Default)]
 pub struct Join {
@@ -33,8 +39,11 @@ pub struct Join {
     pub role: Role,
     /// Time of joining in milliseconds since 1970, shown to other participants.
     pub since_ms: u64,
-    /// Random bytes that must never be reused: the first array completes the id, the second one is the secret.
-    pub random: [[u8; 16]; 2],
+    /// Random bytes that must never be reused: the first array completes the id, the second one is the secret, the
+    /// third one the ticket.
+    pub random: [[u8; 16]; 3],
+    /// Subject of the token, if there is one.
+    pub subject: Option<String>,
     /// Identifies the client that joins: all participants of one client have the same number. 0 means unknown.
     pub client_id: u32,
 }
@@ -45,6 +54,8 @@ pub struct Joined {
     pub id: ParticipantId,
     /// Secret that authenticates later requests of this participant. No other participant may learn it.
     pub secret: String,
+    /// Ticket that resumes the seat once, see [`Room::resume`]. No other participant may learn it.
+    pub ticket: String,
 }
 
 /// A participant that was in the room of another owner, as its node announces it to the new owner.
@@ -68,6 +79,8 @@ pub enum Output {
     /// A participant has joined: notify the SFU.
     Joined(ParticipantId),
     Left(ParticipantId),
+    /// The page of the participant was reloaded: the SFU must replace its connection.
+    Resumed(ParticipantId),
     /// The SFU must stop forwarding the muted kinds of media of this participant, and resume the other kinds.
     Muted(ParticipantId, Muted),
 }
@@ -94,6 +107,12 @@ pub struct Room {
     /// Hub of a star.
     hub: Option<ParticipantId>,
     tree: Tree,
+    /// Whether other participants are kept from joining.
+    is_locked: bool,
+    /// Ids of participants that a moderator has removed, the newest last.
+    removed: VecDeque<ParticipantId>,
+    /// Number of hands raised so far.
+    hands: u64,
     outputs: VecDeque<Output>,
 }
 
@@ -120,19 +139,26 @@ impl Room {
             participants: BTreeMap::new(),
             hub: None,
             tree,
+            is_locked: false,
+            removed: VecDeque::new(),
+            hands: 0,
             outputs: VecDeque::new(),
         })
     }
 
     /// Adds a participant.
     ///
-    /// Errors: [`Refused::BadName`], [`Refused::OtherTopology`], [`Refused::Full`], [`Refused::ClientQuota`].
+    /// Errors: [`Refused::BadName`], [`Refused::OtherTopology`], [`Refused::Locked`], [`Refused::Full`],
+    /// [`Refused::ClientQuota`].
     pub fn join(&mut self, now: Instant, join: Join) -> Result<Joined, Refused> {
         if join.name.len() > NAME_BYTES_MAX || join.name.chars().any(char::is_control) {
             return Err(Refused::BadName);
         }
         if join.topology.is_some_and(|topology| topology != self.topology) {
             return Err(Refused::OtherTopology(self.topology));
+        }
+        if self.is_locked {
+            return Err(Refused::Locked);
         }
         let max = self.participants_max();
         if self.participants.len() >= max {
@@ -144,8 +170,8 @@ impl Room {
         }
         self.next += 1;
         let id = ParticipantId::new(self.next, join.random[0]);
-        let secret: String = join.random[1].iter().map(|byte| format!("{byte:02x}")).collect();
-        let Join { name, role, since_ms, client_id, .. } = join;
+        let (secret, ticket) = (seat::hex(&join.random[1]), seat::hex(&join.random[2]));
+        let Join { name, role, since_ms, client_id, subject, .. } = join;
         let participant = Participant {
             name,
             role,
@@ -153,7 +179,13 @@ impl Room {
             since_ms,
             muted: false,
             muted_by_host: Muted::default(),
+            screen: false,
+            hand: None,
             secret: secret.clone(),
+            ticket: ticket.clone(),
+            subject,
+            away_since: None,
+            resumed: 0,
             last_seen: now,
             rate_limiter: RateLimiter::new(now),
             report: Map::new(),
@@ -161,7 +193,7 @@ impl Room {
         self.participants.insert(id.clone(), participant);
         self.outputs.push_back(Output::Joined(id.clone()));
         self.update_topology(now);
-        Ok(Joined { id, secret })
+        Ok(Joined { id, secret, ticket })
     }
 
     /// Adds a participant of an earlier owner of this room, with its id and secret. Does nothing if the participant is
@@ -261,12 +293,24 @@ impl Room {
     ) -> Result<(), Refused> {
         self.check_secret(from, secret)?;
         self.record_activity(now, from)?;
-        let muted = report.get("muted").and_then(Value::as_bool);
+        let [muted, screen, hand] = ["muted", "screen", "hand"].map(|name| report.get(name).and_then(Value::as_bool));
         let lost = report.get("parent_lost").and_then(Value::as_str).map(|id| ParticipantId(id.to_owned()));
+        let next_hand = self.hands + 1;
         let participant = self.participant_mut(from)?;
         participant.report = report;
-        if let Some(muted) = muted.filter(|muted| *muted != participant.muted) {
-            participant.muted = muted;
+        let was = (participant.muted, participant.screen, participant.hand);
+        participant.muted = muted.unwrap_or(was.0);
+        participant.screen = screen.unwrap_or(was.1);
+        participant.hand = match hand {
+            Some(true) => was.2.or(Some(next_hand)),
+            Some(false) => None,
+            None => was.2,
+        };
+        let now_set = (participant.muted, participant.screen, participant.hand);
+        if now_set != was {
+            if now_set.2 == Some(next_hand) {
+                self.hands = next_hand;
+            }
             self.changed();
         }
         if let Some(lost) = lost.filter(|_| self.topology == Topology::Tree) {
@@ -283,10 +327,7 @@ impl Room {
     ///
     /// Errors: [`Refused::NotFound`], [`Refused::WrongSecret`].
     pub fn check_secret(&self, id: &str, secret: &str) -> Result<(), Refused> {
-        let own = &self.participant(id)?.secret;
-        // Compares in constant time, whichever bytes are correct.
-        let differs = own.bytes().zip(secret.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
-        if own.len() == secret.len() && differs == 0 { Ok(()) } else { Err(Refused::WrongSecret) }
+        if seat::is_equal(&self.participant(id)?.secret, secret) { Ok(()) } else { Err(Refused::WrongSecret) }
     }
 
     /// Returns the host: the participant who joined first, viewers last. The host moderates where no token is needed.
@@ -319,6 +360,29 @@ impl Room {
         Ok(())
     }
 
+    /// Removes a participant on behalf of a moderator. The state names it, so that its client does not join again by
+    /// itself. The caller must check the permission first.
+    ///
+    /// Errors: [`Refused::NotFound`].
+    pub fn remove(&mut self, now: Instant, id: &str) -> Result<(), Refused> {
+        self.participant(id)?;
+        self.removed.push_back(ParticipantId(id.to_owned()));
+        if self.removed.len() > REMOVED_MAX {
+            self.removed.pop_front();
+        }
+        self.leave(now, id);
+        Ok(())
+    }
+
+    /// Locks or unlocks the room. Present participants stay, and may resume their seats. The caller must check the
+    /// permission first.
+    pub fn lock(&mut self, is_locked: bool) {
+        if self.is_locked != is_locked {
+            self.is_locked = is_locked;
+            self.changed();
+        }
+    }
+
     /// Returns the kinds of media that are muted for all others; none if the participant is not in the room.
     pub fn muted_by_host(&self, id: &str) -> Muted {
         self.participant(id).map(|participant| participant.muted_by_host).unwrap_or_default()
@@ -326,8 +390,7 @@ impl Room {
 
     /// Returns when [`Room::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let silent =
-            self.participants.values().map(|participant| participant.last_seen + self.config.silent_timeout).min();
+        let silent = self.participants.values().map(|participant| participant.deadline(&self.config)).min();
         let mesh_return_delay = self.few_since.map(|since| since + self.config.mesh_return_delay);
         let suspected = self.tree.suspected().filter_map(|id| self.participants.get(id));
         let suspected = suspected.map(|participant| participant.last_seen + self.config.suspect_timeout).min();
@@ -337,7 +400,7 @@ impl Room {
     /// Removes participants after the silent peer timeout, returns an `auto` room with few participants to a mesh, and
     /// takes silent parents out of the tree.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let is_silent = |participant: &Participant| participant.last_seen + self.config.silent_timeout <= now;
+        let is_silent = |participant: &Participant| participant.deadline(&self.config) <= now;
         let silent: Vec<ParticipantId> =
             self.participants.iter().filter(|(_, one)| is_silent(one)).map(|(id, _)| id.clone()).collect();
         for id in &silent {
@@ -381,6 +444,18 @@ impl Room {
             if one.muted {
                 shown["muted"] = true.into();
             }
+            if one.screen {
+                shown["screen"] = true.into();
+            }
+            if let Some(hand) = one.hand {
+                shown["hand"] = hand.into();
+            }
+            if one.away_since.is_some() {
+                shown["away"] = true.into();
+            }
+            if one.resumed > 0 {
+                shown["resumed"] = one.resumed.into();
+            }
             let Muted { audio, video } = one.muted_by_host;
             let kinds: Vec<&str> = audio.then_some("audio").into_iter().chain(video.then_some("video")).collect();
             if !kinds.is_empty() {
@@ -394,6 +469,12 @@ impl Room {
         });
         if self.topology == Topology::Auto {
             state["auto"] = true.into();
+        }
+        if self.is_locked {
+            state["locked"] = true.into();
+        }
+        if !self.removed.is_empty() {
+            state["removed"] = self.removed.iter().map(ParticipantId::as_str).collect();
         }
         if let Some(host) = self.host() {
             state["host"] = host.as_str().into();
@@ -511,9 +592,5 @@ impl Room {
 }
 
 fn quality(participants: &BTreeMap<ParticipantId, Participant>, id: &ParticipantId) -> Quality {
-    let measurement = |name: &str| participants.get(id).and_then(|one| one.measurement(name));
-    Quality {
-        uplink_kbps: measurement("uplink_kbps").unwrap_or(0.0),
-        rtt_ms: measurement("rtt_ms").unwrap_or(f64::INFINITY),
-    }
+    Quality::from_report(participants.get(id).map_or(&Map::new(), |one| &one.report))
 }

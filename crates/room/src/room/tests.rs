@@ -29,7 +29,7 @@ impl Bench {
     }
 
     fn join(&mut self, role: Role) -> Result<Joined, Refused> {
-        let mut random = [[0; 16]; 2];
+        let mut random = [[0; 16]; 3];
         random.iter_mut().for_each(|bytes| self.random.fill_bytes(bytes));
         self.room.join(self.now, Join { name: "ann".into(), role, random, ..Join::default() })
     }
@@ -43,6 +43,13 @@ impl Bench {
         if self.room.poll_timeout().is_some_and(|due| due <= self.now) {
             self.room.handle_timeout(self.now);
         }
+    }
+
+    fn resume(&mut self, joined: &Joined, subject: Option<&str>) -> Result<Joined, Refused> {
+        let mut random = [[0; 16]; 2];
+        random.iter_mut().for_each(|bytes| self.random.fill_bytes(bytes));
+        let (id, ticket) = (joined.id.to_string(), joined.ticket.clone());
+        self.room.resume(self.now, &Resume { id, ticket, subject: subject.map(str::to_owned), random })
     }
 
     fn report(&mut self, of: &Joined, report: Value) -> Result<(), Refused> {
@@ -323,6 +330,127 @@ fn auto_uses_switch_from_three_participants() {
 }
 
 #[test]
+fn reload_keeps_seat_and_settings() {
+    let mut bench = Bench::new(Topology::Mesh);
+    let (ann, bob) = (bench.member(), bench.member());
+    bench.report(&ann, json!({ "muted": true, "hand": true, "screen": true })).expect("taken");
+    bench.room.mute(ann.id.as_str(), None, Some(true)).expect("it is there");
+    bench.outputs();
+    bench.room.set_away(bench.now, ann.id.as_str(), &ann.secret).expect("it is there");
+    assert_eq!(bench.outputs(), [Output::State]);
+    assert_eq!(bench.room.state()["participants"][0]["away"], true);
+    bench.wait_ms(14_999);
+    assert_eq!(bench.outputs(), []);
+    let again = bench.resume(&ann, None).expect("its seat");
+    assert_eq!(again.id, ann.id);
+    assert!(again.secret != ann.secret && again.ticket != ann.ticket && again.ticket.len() == 32);
+    assert_eq!(bench.outputs(), [Output::Resumed(ann.id.clone()), Output::State]);
+    let shown = bench.room.state()["participants"][0].clone();
+    assert_eq!(
+        (&shown["muted"], &shown["hand"], &shown["muted_by_host"], &shown["resumed"], shown.get("away")),
+        (&json!(true), &json!(1), &json!(["video"]), &json!(1), None)
+    );
+    assert_eq!(bench.room.host(), Some(&ann.id), "it is the host as before");
+    bench.report(&again, json!({ "screen": false })).expect("taken");
+    assert_eq!((&shown["screen"], bench.room.state()["participants"][0].get("screen")), (&json!(true), None));
+    assert_eq!(bench.outputs(), [Output::State]);
+    // The old page can do nothing more, and the old ticket is used: a copied tab joins as another participant.
+    assert_eq!(bench.report(&ann, json!({})), Err(Refused::WrongSecret));
+    assert_eq!(bench.room.set_away(bench.now, ann.id.as_str(), &ann.secret), Err(Refused::WrongSecret));
+    assert_eq!(bench.resume(&ann, None), Err(Refused::TicketUsed));
+    assert_eq!(bench.outputs(), []);
+    // The new page can reload, too. A request may overtake the farewell of the old page.
+    let third = bench.resume(&again, None).expect("its seat");
+    bench.report(&third, json!({})).expect("it is there");
+    bench.report(&bob, json!({})).expect("it is there");
+    assert_eq!(bench.room.state()["participants"][0]["resumed"], 2);
+}
+
+#[test]
+fn seat_ends_after_fifteen_seconds() {
+    let mut bench = Bench::new(Topology::Mesh);
+    let (ann, bob) = (bench.member(), bench.member());
+    bench.room.set_away(bench.now, ann.id.as_str(), &ann.secret).expect("it is there");
+    bench.wait_ms(10_000);
+    // A report that was under way keeps the seat no longer, and the time is not counted again.
+    bench.report(&ann, json!({})).expect("taken");
+    bench.room.set_away(bench.now, ann.id.as_str(), &ann.secret).expect("it is there");
+    bench.report(&bob, json!({})).expect("taken");
+    bench.outputs();
+    bench.wait_ms(4_999);
+    assert_eq!(bench.outputs(), []);
+    bench.wait_ms(1);
+    assert_eq!(bench.outputs(), [Output::Left(ann.id.clone()), Output::State]);
+    assert_eq!(bench.resume(&ann, None), Err(Refused::TicketUsed));
+    // A participant that leaves voids its ticket.
+    bench.room.leave(bench.now, bob.id.as_str());
+    assert_eq!(bench.resume(&bob, None), Err(Refused::TicketUsed));
+}
+
+#[test]
+fn ticket_is_bound_to_its_subject() {
+    let mut bench = Bench::new(Topology::Mesh);
+    let join = Join { subject: Some("ann".into()), random: [[1; 16], [2; 16], [3; 16]], ..Join::default() };
+    let ann = bench.room.join(bench.now, join).expect("room");
+    assert_eq!(bench.resume(&ann, Some("eve")), Err(Refused::TicketUsed));
+    assert_eq!(bench.resume(&ann, None), Err(Refused::TicketUsed));
+    let wrong = Joined { ticket: ann.secret.clone(), ..ann.clone() };
+    assert_eq!(bench.resume(&wrong, Some("ann")), Err(Refused::TicketUsed), "the secret is no ticket");
+    assert!(bench.resume(&ann, Some("ann")).is_ok());
+}
+
+#[test]
+fn locked_room_admits_only_resumed_participants() {
+    let mut bench = Bench::new(Topology::Mesh);
+    let ann = bench.member();
+    bench.outputs();
+    bench.room.lock(true);
+    bench.room.lock(true);
+    assert_eq!(bench.outputs(), [Output::State]);
+    assert_eq!(bench.room.state()["locked"], true);
+    assert_eq!(bench.join(Role::Member), Err(Refused::Locked));
+    assert!(bench.resume(&ann, None).is_ok());
+    bench.room.lock(false);
+    assert!(bench.join(Role::Member).is_ok());
+}
+
+#[test]
+fn removed_participant_is_named_in_the_state() {
+    let mut bench = Bench::new(Topology::Mesh);
+    bench.member();
+    let gone: Vec<Joined> = (0..20)
+        .map(|_| {
+            let one = bench.join(Role::Member).expect("room");
+            bench.room.remove(bench.now, one.id.as_str()).expect("it is there");
+            one
+        })
+        .collect();
+    assert!(bench.outputs().contains(&Output::Left(gone[0].id.clone())));
+    let expected: Vec<&str> = gone[4..].iter().map(|one| one.id.as_str()).collect();
+    assert_eq!(bench.room.state()["removed"], json!(expected), "the newest");
+    assert_eq!(bench.room.remove(bench.now, gone[0].id.as_str()), Err(Refused::NotFound));
+}
+
+#[test]
+fn hands_are_numbered_in_the_order_of_raising() {
+    let mut bench = Bench::new(Topology::Mesh);
+    let (ann, bob) = (bench.member(), bench.member());
+    let hands = |bench: &Bench| {
+        let state = bench.room.state();
+        [0_usize, 1].map(|at| state["participants"][at]["hand"].as_u64())
+    };
+    bench.report(&bob, json!({ "hand": true })).expect("taken");
+    bench.report(&ann, json!({ "hand": true })).expect("taken");
+    bench.report(&bob, json!({ "hand": true })).expect("taken");
+    assert_eq!(hands(&bench), [Some(2), Some(1)]);
+    bench.report(&bob, json!({})).expect("taken");
+    assert_eq!(hands(&bench), [Some(2), Some(1)], "a report without a hand changes nothing");
+    bench.report(&bob, json!({ "hand": false })).expect("taken");
+    bench.report(&bob, json!({ "hand": true })).expect("taken");
+    assert_eq!(hands(&bench), [Some(2), Some(3)]);
+}
+
+#[test]
 fn random_walk_keeps_invariants() {
     let seeds: u64 = std::env::var("MILLRACE_SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(300);
     for seed in 0..seeds {
@@ -348,6 +476,14 @@ fn random_walk_keeps_invariants() {
                         assert!(ids.last().is_none_or(|last| *last < joined.id), "seed {seed}: ids rise");
                         ids.insert(joined.id.clone());
                         there.push(joined);
+                    }
+                }
+                4 if !there.is_empty() && random.next_u32() % 2 == 0 => {
+                    let at = random.next_u32() as usize % there.len();
+                    let _ = bench.room.set_away(bench.now, there[at].id.as_str(), &there[at].secret);
+                    if let Ok(again) = bench.resume(&there[at].clone(), None) {
+                        assert_eq!(again.id, there[at].id, "seed {seed}");
+                        there[at] = again;
                     }
                 }
                 4 | 5 if !there.is_empty() => {

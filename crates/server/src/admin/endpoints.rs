@@ -24,6 +24,7 @@ pub const ENDPOINTS: &[&AdminEndpoint] = &[
     &CONNECTIONS,
     &SLOW,
     &ROOMS,
+    &RELAYS,
     &HOOKS,
     &DISCONNECT,
     &UNSUBSCRIBE,
@@ -89,6 +90,10 @@ const SLOW: AdminEndpoint =
 const ROOMS: AdminEndpoint =
     view(Endpoint::new("/v1/admin/rooms", "GET"), Rows::of("rooms", &["room", "node"]), |admin, query| {
         Box::pin(admin.rooms(query))
+    });
+const RELAYS: AdminEndpoint =
+    view(Endpoint::new("/v1/admin/relays", "GET"), Rows::of("relays", &["node", "id"]), |admin, query| {
+        Box::pin(admin.relays(query))
     });
 const HOOKS: AdminEndpoint =
     view(Endpoint::new("/v1/admin/hooks", "GET"), Rows::of("hooks", &["node", "hook", "url"]), |admin, query| {

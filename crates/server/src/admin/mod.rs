@@ -40,6 +40,7 @@ mod nodes;
 mod overview;
 mod publications;
 mod recorder;
+mod relays;
 mod requests;
 mod revocations;
 mod rooms;

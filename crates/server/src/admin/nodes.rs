@@ -43,6 +43,10 @@ pub enum NodeQuestion {
         after: Option<String>,
         limit: usize,
     },
+    /// Lists the allocations of the TURN relay with most bytes.
+    Relays {
+        limit: usize,
+    },
     /// Asks for the state of the hooks.
     Hooks {},
     Disconnect {
@@ -162,6 +166,7 @@ impl Admin {
             NodeQuestion::Slow { limit } => self.own_slow(*limit).await,
             NodeQuestion::Rooms { room: Some(room), .. } => self.own_room(room).await,
             NodeQuestion::Rooms { room: None, after, limit } => self.own_rooms(after.as_deref(), *limit).await,
+            NodeQuestion::Relays { limit } => Ok(self.own_relays(*limit)),
             NodeQuestion::Hooks {} => Ok(self.own_hooks()),
             NodeQuestion::Disconnect { filter } => {
                 self.change(filter, |context, filter| context.disconnect(filter)).await

@@ -273,6 +273,9 @@ impl Config {
         if !(Duration::from_secs(1)..=DAY).contains(&self.rooms.silence_max) {
             return bad("rooms.silence_max", "must be from 1s to 1day");
         }
+        if self.rooms.away_max > Duration::from_secs(600) {
+            return bad("rooms.away_max", "must be at most 10m");
+        }
         if !(1024..=1 << 20).contains(&self.rooms.signal_bytes_max) {
             return bad("rooms.signal_bytes_max", "must be from 1024 to 1048576 bytes");
         }

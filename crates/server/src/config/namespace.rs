@@ -11,8 +11,11 @@ use serde::{Deserialize, Serialize};
 pub(super) const CHAT: &str = "chat";
 pub(super) const CHAT_LISTS: &str = "chat-lists";
 
+/// Namespace of the recorded runs of `/rooms`: a channel per run, and the list of all runs.
+const ROOM_RUNS: &str = "room-runs";
+
 /// Namespaces that pages and routes of the server use. They have defaults of their own.
-pub(super) const OF_PAGES: [&str; 6] = [FLEET, CARCARE, CHAT, CHAT_LISTS, REQUESTS, PUSH];
+pub(super) const OF_PAGES: [&str; 7] = [FLEET, CARCARE, CHAT, CHAT_LISTS, REQUESTS, PUSH, ROOM_RUNS];
 
 /// Time for which messages of `/chat` stay in history.
 const CHAT_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -22,6 +25,9 @@ const CHAT_KEYS_MAX: usize = 1_000;
 
 /// Maximum number of requests of a device that are not answered, and of its answers of the last day.
 const REQUESTS_MAX: usize = 1_000;
+
+/// Maximum number of runs, and of uploads of one run.
+const RUN_KEYS_MAX: usize = 10_000;
 
 /// Maximum number of browsers of a subject that get notifications.
 const BROWSERS_MAX: usize = 20;
@@ -71,6 +77,10 @@ impl Namespace {
             PUSH => {
                 self.state = self.state.or(Some(true));
                 self.keys_max = self.keys_max.or(Some(all.keys_max.min(BROWSERS_MAX)));
+            }
+            ROOM_RUNS => {
+                self.state = self.state.or(Some(true));
+                self.keys_max = self.keys_max.or(Some(all.keys_max.min(RUN_KEYS_MAX)));
             }
             REQUESTS => {
                 self.state = self.state.or(Some(true));

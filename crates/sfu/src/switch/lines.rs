@@ -14,6 +14,9 @@ use crate::{loudness::Loudness, member_id::MemberId, mixer::Input};
 /// [`Role::Member`] receives at most the square of it.
 const TRACKS_MAX: usize = 8;
 
+/// End of the name of a stream that carries a shared screen. Source: docs/reference/rooms.md, "Screen share".
+const SCREEN_SUFFIX: &str = ".screen";
+
 /// Assignment of tracks to the media lines (`m=` sections) of each member's SDP.
 impl Switch {
     /// Adds a line from the member's own offer.
@@ -40,6 +43,7 @@ impl Switch {
         let Some(member) = self.member(id) else { return };
         if is_received && member.role != Role::Viewer && member.tracks.len() < TRACKS_MAX {
             let is_muted = member.is_muted(kind);
+            let is_screen = member.screens.iter().any(|screen| **screen == *mid.to_string());
             member.tracks.push(Track {
                 mid,
                 kind,
@@ -49,6 +53,7 @@ impl Switch {
                 is_muted,
                 exported: None,
                 announced: None,
+                is_screen,
             });
             let (room, track) = (member.room, member.tracks.len() - 1);
             self.export(Source { member: id, track }, now);
@@ -80,7 +85,7 @@ impl Switch {
             let track = |(at, track): (usize, &Track)| WantedTrack {
                 kind: track.kind,
                 source: Source { member: other.id, track: at },
-                name: other.name.to_string(),
+                name: if track.is_screen { format!("{}{SCREEN_SUFFIX}", other.name) } else { other.name.to_string() },
             };
             other.tracks.iter().enumerate().map(track)
         });

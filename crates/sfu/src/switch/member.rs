@@ -52,6 +52,8 @@ pub struct Member {
     pub ufrag: Box<str>,
     /// Tracks that the member sends.
     pub tracks: Vec<Track>,
+    /// Lines (`a=mid`) of its last offer that carry a shared screen.
+    pub screens: Vec<Box<str>>,
     /// Lines over which the member receives tracks.
     pub slots: Vec<Slot>,
     pub pending: Option<Pending>,
@@ -170,6 +172,8 @@ impl Member {
     ) -> Result<(Self, String), BadOffer> {
         let connection = Connection::new(true, candidates, 1, now, |config| {
             let config = config.clear_codecs().enable_opus(true, false).enable_vp8(true).enable_h264(true);
+            // G.711, which browsers and telephones must support. Source: RFC 7874, section 3.
+            let config = config.enable_pcmu(true, false).enable_pcma(true, false);
             config.set_rtp_mode(true).set_sctp_max_buffered_amount(BUFFERED_MAX)
         });
         let mut member = Self {
@@ -183,6 +187,7 @@ impl Member {
             egress: None,
             ufrag: "".into(),
             tracks: Vec::new(),
+            screens: Vec::new(),
             slots: Vec::new(),
             pending: None,
             wants_offer: false,
@@ -204,6 +209,7 @@ impl Member {
     pub fn accept_offer(&mut self, offer: &str, collected: &mut CollectedOutput) -> Result<String, BadOffer> {
         let read = sdp::read(offer, SdpOffer::from_sdp_string).map_err(BadOffer::new)?;
         self.connection.add_received(offer.len());
+        self.screens = screens(offer);
         let work = |rtc: &mut str0m::Rtc| Ok(rtc.sdp_api().accept_offer(read)?.to_sdp_string());
         // The client's offer rolls back a pending offer of the server, which is then made again.
         self.wants_offer |= self.pending.take().is_some();
@@ -463,6 +469,31 @@ impl Slot {
     }
 }
 
+/// Returns the lines of an offer that carry a shared screen: `a=content:slides`.
+///
+/// Source: RFC 4796, section 5.
+fn screens(offer: &str) -> Vec<Box<str>> {
+    let sections = offer.split("\nm=").skip(1);
+    let attribute = |section: &str, name: &str| -> Option<Box<str>> {
+        section.lines().find_map(|line| line.strip_prefix("a=")?.strip_prefix(name)?.strip_prefix(':').map(Box::from))
+    };
+    let is_screen = |section: &&str| attribute(section, "content").as_deref() == Some("slides");
+    sections.filter(is_screen).filter_map(|section| attribute(section, "mid")).collect()
+}
+
 fn is_same_codec(one: CodecSpec, other: CodecSpec) -> bool {
     one.codec == other.codec && one.clock_rate == other.clock_rate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn screens_are_lines_with_slides() {
+        let offer = "v=0\r\na=content:slides\r\nm=audio 9 x\r\na=mid:0\r\nm=video 9 x\r\na=content:slides\r\na=mid:1\r\n\
+            m=video 9 x\r\na=mid:2\r\na=content:main\r\nm=video 9 x\r\na=content:slides\r\n";
+        assert_eq!(screens(offer), [Box::from("1")]);
+        assert!(screens("").is_empty() && screens("m=").is_empty());
+    }
 }

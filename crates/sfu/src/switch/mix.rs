@@ -81,11 +81,19 @@ impl Switch {
         is_missing.then(|| WantedTrack { kind: MediaKind::Audio, source: Source::MIX, name: MIX.into() })
     }
 
-    /// Sends an audio packet to the mixer. Returns false if the room is not mixed, so that the packet must be
-    /// forwarded.
-    pub(super) fn mix(&mut self, source: Source, room: u32, sequence: u64, payload: &std::sync::Arc<[u8]>) -> bool {
+    /// Sends an audio packet to the mixer, which decodes Opus only: `None` for another codec. Returns false if the
+    /// room is not mixed, so that the packet must be forwarded.
+    pub(super) fn mix(
+        &mut self,
+        source: Source,
+        room: u32,
+        sequence: u64,
+        payload: Option<&std::sync::Arc<[u8]>>,
+    ) -> bool {
         let Some(mixer) = self.rooms.get_mut(room as usize).and_then(|room| room.mixer.as_mut()) else { return false };
-        mixer(Input::Audio { from: source.member, track: source.track, sequence, payload: payload.clone() });
+        if let Some(payload) = payload {
+            mixer(Input::Audio { from: source.member, track: source.track, sequence, payload: payload.clone() });
+        }
         true
     }
 }

@@ -102,7 +102,8 @@ impl Switch {
         if let Some(loudness) = loudness {
             self.update_floor(room, source, loudness, now);
         }
-        if kind == MediaKind::Audio && self.mix(source, room, incoming.sequence, &packet.payload) {
+        let opus = (params.spec().codec == str0m::format::Codec::Opus).then_some(&packet.payload);
+        if kind == MediaKind::Audio && self.mix(source, room, incoming.sequence, opus) {
             return;
         }
         self.fan_out(source, (packet.into(), &params, &incoming), now, send);

@@ -345,6 +345,8 @@ impl Switch {
             receivers: Vec::new(),
             loudness: Loudness::default(),
             is_muted: remote.info.is_muted,
+            // Links do not say yet which tracks are screens.
+            is_screen: false,
             exported: None,
             announced: Some(announced),
         };

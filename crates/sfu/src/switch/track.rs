@@ -29,6 +29,8 @@ pub struct Track {
     pub exported: Option<Handle>,
     /// Layers of a track of another node, as that node announces them.
     pub announced: Option<Announced>,
+    /// Whether the track is a shared screen.
+    pub is_screen: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -168,6 +168,18 @@ fn only_permitted_peers_pass_until_expiry() {
     let sent = [&world.metrics.bytes_to_peers, &world.metrics.bytes_to_clients, &world.metrics.dropped]
         .map(|n| n.load(Relaxed));
     assert_eq!(sent, [4, 4, 5]);
+    let counts = |world: &World| {
+        let (rows, rest) = world.metrics.registry.read();
+        assert_eq!((rows.len(), rest), (1, Counts::default()));
+        let Counts { datagrams_to_peers, bytes_to_peers, datagrams_to_clients, bytes_to_clients, over_quota } =
+            rows[0].counts;
+        let all = [datagrams_to_peers, bytes_to_peers, datagrams_to_clients, bytes_to_clients, over_quota];
+        (rows[0].user.to_string(), rows[0].has_ended, all)
+    };
+    assert_eq!(counts(&world), ("alice".into(), false, [1, 4, 1, 4, 0]), "the only allocation has the totals");
+    // An allocation that ends between two readings is still listed.
+    world.wait(600);
+    assert_eq!(counts(&world), ("alice".into(), true, [1, 4, 1, 4, 0]));
 }
 
 #[test]

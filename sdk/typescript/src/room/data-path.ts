@@ -29,6 +29,11 @@ export class DataPath {
     this.#at = at;
   }
 
+  /** Position of the last message. */
+  get at(): string {
+    return this.#at;
+  }
+
   /** Reads all messages, once and in order. */
   read(fn: Read): void {
     // During a switch, both connections may deliver messages.

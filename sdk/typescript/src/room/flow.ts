@@ -5,6 +5,7 @@
 // forwards what it receives. A participant that no link reaches reads the channel `rooms/{room}/data`; meanwhile,
 // senders also publish to it. Source: docs/reference/rooms.md, "Data".
 import type { Link } from './link.js';
+import type { FlowSnapshot } from './seat.js';
 import type { Data, RoomState } from './types.js';
 import { isByServer, neighbours } from './topology.js';
 
@@ -49,6 +50,8 @@ export interface Flow {
   unreachable(id: string): void;
   /** Called once a second. */
   tick(): void;
+  /** Returns what the next page must know to continue after a reload. `at`: position in the channel. */
+  snapshot(at: string): FlowSnapshot;
   /** Fields to add to the report to the server. */
   reportFields?(): object;
   end(): void;
@@ -78,8 +81,15 @@ export class LinkFlow implements Flow {
   readonly #unreachable = new Set<string>();
   #byChannel = false;
 
-  constructor(host: FlowHost) {
+  /** `before`: where the page before a reload has ended. */
+  constructor(host: FlowHost, before?: FlowSnapshot) {
     this.#host = host;
+    this.#seq = before?.seq ?? 0;
+    for (const [from, seq] of Object.entries(numbers(before?.delivered))) this.#delivered.set(from, seq);
+  }
+
+  snapshot(at: string): FlowSnapshot {
+    return { at, seq: this.#seq, delivered: Object.fromEntries(this.#delivered) };
   }
 
   send(data: unknown): void {
@@ -213,6 +223,8 @@ export class LinkFlow implements Flow {
     const lost: Numbers = {};
     const first = new Map<string, number>();
     for (const { from, seq } of this.#buffer) if (!first.has(from)) first.set(from, seq);
+    // After a reload, the messages of the page before it are not in the buffer.
+    if (!first.has(this.#host.me)) first.set(this.#host.me, this.#seq + 1);
     for (const [from, seq] of first) {
       const had = have[from] ?? sent[from];
       if (had !== undefined && had < seq - 1 && (!onlyFrom || onlyFrom === from)) lost[from] = seq - 1;

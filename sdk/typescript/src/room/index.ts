@@ -15,15 +15,19 @@ import type { Client, Event, Subscription } from '../types.js';
 import { ActiveSpeakerDetector } from './active-speaker.js';
 import { LinkFlow, type Flow } from './flow.js';
 import { Link, type LinkHost, type Sent } from './link.js';
+import { measure } from './measure.js';
 import { MutedTracks, isMuted } from './muted-tracks.js';
 import { Meter } from './quality.js';
+import { SteeredVideo } from './steered-video.js';
+import { keepSeat, takeSeat, type FlowSnapshot, type Seat } from './seat.js';
 import { Server, type Joined, type Signal } from './server.js';
 import { DisplayedTracks } from './displayed-tracks.js';
 import { MIX, neighbours, SWITCH } from './topology.js';
 import { TreeFlow } from './tree.js';
 import { DataPath } from './data-path.js';
-import type { JoinOptions, Participant, Quality, Room, RoomEvents, RoomState, Topology } from './types.js';
+import type { JoinOptions, Participant, Quality, Room, RoomEvents, RoomState, Topology, VideoChoice, VideoState } from './types.js';
 
+export { hasSeat } from './seat.js';
 export { isByServer, MIX, neighbours } from './topology.js';
 export type * from './types.js';
 export { MillraceError, type ErrorCode } from '../errors.js';
@@ -60,8 +64,13 @@ export async function joinRoom(where: string | URL | Client, name: string, optio
   const isUrl = typeof where === 'string' || where instanceof URL;
   const serverOf = (): Server => new Server(isUrl ? where : (options.url ?? ''), name, options);
   const server = serverOf();
-  const joined = await server.join(options.topology);
-  return new Participation(isUrl ? millrace(where, options) : where, isUrl ? where : undefined, serverOf, name, options, server, joined);
+  const seat = options.resume ? takeSeat(name) : undefined;
+  const joined = await server.join(options.topology, seat).catch((thrown: unknown) => {
+    // The next attempt may resume the seat.
+    if (seat && toError(thrown).retryable) keepSeat(name, seat);
+    throw thrown;
+  });
+  return new Participation(isUrl ? millrace(where, options) : where, isUrl ? where : undefined, serverOf, name, options, server, joined, seat);
 }
 
 class Participation implements Room {
@@ -72,10 +81,12 @@ class Participation implements Room {
   readonly #url: string | URL | undefined;
   readonly #serverOf: () => Server;
   readonly #options: JoinOptions;
+  readonly resumed: boolean;
+  readonly #name: string;
   readonly #channel: (what: string) => string;
   readonly #links = new Map<string, Link>();
   /** Meters for the page and for reports. They are separate because each reads at its own times. */
-  readonly #meters = { asked: new Map<Link, Meter>(), reported: new Map<Link, Meter>() };
+  readonly #meters = { asked: new Map<Link, Meter>(), reported: new Map<Link, Meter>(), steered: new Map<Link, Meter>() };
   readonly #early = new Map<string, Signal[]>();
   readonly #listeners = new Map<keyof RoomEvents, Set<(value: any) => void>>();
   readonly #displayed = new DisplayedTracks((track) => {
@@ -88,11 +99,14 @@ class Participation implements Room {
   /** Tracks received on each link, so that a hub can forward them. */
   readonly #received = new Map<Link, Sent[]>();
   #stream: MediaStream | undefined;
+  #screen: MediaStream | undefined;
   #muted = false;
+  #hand = false;
   readonly #mutedTracks = new MutedTracks();
   #calls = 0;
   #callsFailed = 0;
   #ended = false;
+  #video: SteeredVideo | undefined;
   readonly #activeSpeaker = new ActiveSpeakerDetector();
   #speakerTimer: ReturnType<typeof setInterval> | undefined;
   /**
@@ -101,6 +115,7 @@ class Participation implements Room {
    */
   #server!: Server;
   #moderates: Joined['moderates'];
+  #ticket = '';
   #rtc!: RTCConfiguration;
   #flow!: Flow;
   #dataPath!: DataPath;
@@ -111,42 +126,49 @@ class Participation implements Room {
   /** Version of the state in which the topology or the hub last changed. */
   #changedAt = 0;
 
-  constructor(client: Client, url: string | URL | undefined, serverOf: () => Server, room: string, options: JoinOptions, server: Server, joined: Joined) {
+  constructor(client: Client, url: string | URL | undefined, serverOf: () => Server, room: string, options: JoinOptions, server: Server, joined: Joined, seat: Seat | undefined) {
     this.#client = client;
     this.#url = url;
     this.#serverOf = serverOf;
     this.#options = options;
     this.#stream = options.stream;
+    this.#name = room;
     this.#channel = (what) => `rooms/${room}/${what}`;
-    this.#begin(server, joined);
+    this.resumed = !!joined.resumed;
+    this.#begin(server, joined, joined.resumed && seat?.flow);
+    const me = joined.resumed && joined.state.participants.find(({ id }) => id === this.id);
+    if (me) [this.#muted, this.#hand] = [me.muted ?? false, me.hand !== undefined];
     // Participants that are already present are reported after the page had time to add listeners.
     queueMicrotask(() => {
       if (this.#ended) return;
-      this.#read('chat', joined.positions[this.#channel('chat')]!, ({ data, position }) => this.#receiveChat(data, position));
+      this.#read('chat', options.chatHistory ? joined.chat_since : joined.positions[this.#channel('chat')]!, (event) => this.#receiveChat(event));
       this.#subscribe(joined);
     });
     this.#timers.push(
       setInterval(() => void this.#report(), REPORT_EVERY),
       setInterval(() => this.#flow.tick(), 1_000),
     );
+    if (options.video) this.chooseVideo(options.video);
     const scope = globalThis as Partial<Window & typeof globalThis>;
-    scope.addEventListener?.('pagehide', (event) => (event as PageTransitionEvent).persisted || void this.leave(), this.#over);
+    scope.addEventListener?.('pagehide', (event) => (event as PageTransitionEvent).persisted || (options.resume ? this.#goAway() : void this.leave()), this.#over);
     options.signal?.addEventListener('abort', () => void this.leave(), this.#over);
     // A server that has restarted does not know this participant. A report after each reconnect finds this out at once.
     this.#over.signal.addEventListener('abort', client.onState(({ name }) => name === 'open' && void this.#report()));
   }
 
-  #begin(server: Server, { participant, state, positions, ice_servers, moderates }: Joined): void {
+  #begin(server: Server, { participant, ticket, state, positions, ice_servers, moderates }: Joined, before?: FlowSnapshot): void {
     this.id = participant;
+    this.#ticket = ticket;
     this.#moderates = moderates;
     this.state = { ...state, participants: [] };
     this.#server = server;
     this.#rtc = { iceServers: ice_servers, ...(state.topology === 'relay' && { iceTransportPolicy: 'relay' }), ...this.#options.rtc };
     this.#changedAt = 0;
     const channel = this.#channel('data');
+    const at = before?.at ?? positions[channel]!;
     const read = (after: string, fn: (message: unknown, position: string) => void): Subscription => this.#read('data', after, ({ data, position }) => fn(data, position));
     const publish = async (message: object): Promise<void> => void (await this.#client.publish(channel, message));
-    this.#dataPath = new DataPath({ url: this.#url ?? this.#options.url ?? '', token: this.#options.token, channel, read, publish }, positions[channel]!);
+    this.#dataPath = new DataPath({ url: this.#url ?? this.#options.url ?? '', token: this.#options.token, channel, read, publish }, at);
     const host = {
       me: participant,
       links: this.#links,
@@ -156,7 +178,7 @@ class Participation implements Room {
       read,
       report: () => void this.#report(),
     };
-    this.#flow = state.topology === 'tree' ? new TreeFlow(host, positions[channel]!) : new LinkFlow(host);
+    this.#flow = state.topology === 'tree' ? new TreeFlow(host, at) : new LinkFlow(host, before);
   }
 
   #subscribe({ participant, state, positions }: Joined): void {
@@ -187,7 +209,8 @@ class Participation implements Room {
   }
 
   async say(text: string): Promise<void> {
-    await this.#client.publish(this.#channel('chat'), { from: this.id, text });
+    const name = this.state.participants.find(({ id }) => id === this.id)?.name;
+    await this.#client.publish(this.#channel('chat'), { from: this.id, text, name });
   }
 
   async replaceStream(stream: MediaStream | undefined): Promise<void> {
@@ -211,6 +234,36 @@ class Participation implements Room {
     });
   }
 
+  async shareScreen(screen: MediaStream | undefined): Promise<void> {
+    this.#screen = screen;
+    await this.#updateTracks();
+    void this.#report();
+  }
+
+  chooseVideo(choice: VideoChoice): void {
+    if (this.#ended) return;
+    const host = { measure: () => this.#measure(this.#meters.steered), tracks: () => this.#stream?.getVideoTracks() ?? [], changed: (state: VideoState) => this.#emit('video', state) };
+    this.#video ??= new SteeredVideo(host, choice);
+    this.#video.choose(choice);
+  }
+
+  raiseHand(up: boolean): void {
+    this.#hand = up;
+    void this.#report();
+  }
+
+  async remove(id: string): Promise<void> {
+    await this.#server.remove(id).catch((thrown: unknown) => {
+      throw toError(thrown);
+    });
+  }
+
+  async lock(locked: boolean): Promise<void> {
+    await this.#server.lock(locked).catch((thrown: unknown) => {
+      throw toError(thrown);
+    });
+  }
+
   quality(): Promise<Quality> {
     return this.#measure(this.#meters.asked);
   }
@@ -220,6 +273,12 @@ class Participation implements Room {
     const left = this.#server.leave().catch(() => {});
     this.#end(undefined);
     await left;
+  }
+
+  /** Hands the seat over to the next page of this tab. */
+  #goAway(): void {
+    keepSeat(this.#name, { participant: this.id, ticket: this.#ticket, flow: this.#flow.snapshot(this.#dataPath.at) });
+    void this.#server.away().catch(() => {});
   }
 
   /**
@@ -246,9 +305,9 @@ class Participation implements Room {
     this.#listeners.get(event)?.forEach((fn) => call(fn, value));
   }
 
-  #receiveChat(message: unknown, position: string): void {
-    const { from, text } = (message ?? {}) as Record<string, unknown>;
-    if (typeof text === 'string') this.#emit('chat', { from: String(from ?? ''), text, position });
+  #receiveChat({ data, position, publishedAt: at }: Event): void {
+    const { from, text, name } = (data ?? {}) as Record<string, unknown>;
+    if (typeof text === 'string') this.#emit('chat', { from: String(from ?? ''), text, position, at, ...(typeof name === 'string' && { name }) });
   }
 
   /** Applies a state. Each state is complete, so a skipped state does no harm. */
@@ -256,6 +315,7 @@ class Participation implements Room {
     if (this.#ended || state.version < this.state.version) return;
     const { participants: before, topology: was, hub } = this.state;
     const present = new Set(state.participants.map(({ id }) => id));
+    if (state.removed?.includes(this.id)) return this.#end(toError('a moderator has removed you from the room', 'rejected'));
     if (!present.has(this.id)) return void this.#rejoin(toError('the server has removed this participant', 'rejected'));
     this.state = state;
     this.#applyMutes();
@@ -271,6 +331,11 @@ class Participation implements Room {
     }
     for (const one of state.participants as Participant[]) if (!known.has(one.id) && one.id !== this.id) this.#emit('participant', one);
     if (typeof RTCPeerConnection === 'undefined') return present.forEach((id) => id === this.id || this.#flow.unreachable(id));
+    for (const { id, resumed } of state.participants) {
+      const was = before.find((one) => one.id === id);
+      // The page of the other participant was reloaded. The participant with the smaller id creates the new link.
+      if (was && resumed !== was.resumed && id > this.id && this.#links.has(id)) this.#replaceLink(id);
+    }
     for (const id of neighbours(state, this.id)) if (!this.#links.has(id)) this.#createLink(id);
     void this.#updateTracks();
     if (before.length && (state.topology !== was || state.hub !== hub)) this.#changedAt = state.version;
@@ -298,6 +363,7 @@ class Participation implements Room {
     const polite = to < this.id;
     const host: LinkHost = {
       rtc: this.#rtc,
+      audioCodec: this.#options.audioCodec,
       signal: (to, signal) => this.#server.signal(to, signal),
       opened: (link) => {
         if (to === SWITCH) this.#dataPath.openSession(link.pc);
@@ -306,7 +372,7 @@ class Participation implements Room {
       },
       received: (link, message) => this.#flow.received(link, message),
       moved: () => this.#closeOldLinks(),
-      track: (link, owner, track, stream) => this.#trackReceived(link, owner, track, stream),
+      track: (link, sent) => this.#trackReceived(link, sent),
       changed: (link) => {
         this.#emit('link', { to: link.to, state: link.pc.connectionState });
         this.#closeOldLinks();
@@ -372,17 +438,18 @@ class Participation implements Room {
     setTimeout(() => this.#links.get(SWITCH) === link && this.#replaceLink(SWITCH), wait);
   }
 
-  #trackReceived(link: Link, owner: string, track: MediaStreamTrack, stream: MediaStream): void {
+  #trackReceived(link: Link, sent: Sent): void {
+    const { track, stream, owner: participant, screen } = sent;
     const received = this.#received.get(link) ?? [];
     this.#received.set(link, received);
-    received.push({ track, stream, owner });
+    received.push(sent);
     track.addEventListener('ended', () => received.splice(0, received.length, ...received.filter((sent) => sent.track !== track)));
     stream.addEventListener('removetrack', ({ track: gone }) => {
       received.splice(0, received.length, ...received.filter((sent) => sent.track !== gone));
       void this.#updateTracks();
     });
     this.#applyMutes();
-    this.#displayed.add(link, { participant: owner, track, stream });
+    this.#displayed.add(link, { participant, track, stream, ...(screen && { screen }) });
     void this.#updateTracks();
   }
 
@@ -417,7 +484,9 @@ class Participation implements Room {
     const { topology, hub, parents = {}, participants } = this.state;
     const me = participants.find(({ id }) => id === this.id);
     const stream = me?.role === 'viewer' ? undefined : this.#stream;
-    const own = (stream?.getTracks() ?? []).map((track) => ({ track, stream: stream!, owner: this.id }));
+    const screen = me?.role === 'viewer' ? undefined : this.#screen;
+    const own: Sent[] = (stream?.getTracks() ?? []).map((track) => ({ track, stream: stream!, owner: this.id }));
+    own.push(...(screen?.getTracks() ?? []).map((track) => ({ track, stream: screen!, owner: this.id, screen: true as const })));
     if (topology === 'tree') {
       const parent = parents[this.id];
       if (parents[link.to] !== this.id) return [];
@@ -431,31 +500,21 @@ class Participation implements Room {
     await Promise.all([...this.#links.values()].map((link) => link.setTracks(this.#tracksFor(link))));
   }
 
-  async #measure(meters: ReadonlyMap<Link, Meter>): Promise<Quality> {
-    const open = [...this.#links.values()].filter((link) => link.isConnected);
-    const read = await Promise.all(open.map((link) => meters.get(link)!.read(link)));
-    const links = read.map(({ link }) => link);
-    return {
-      uplink_kbps: Math.max(0, ...read.map(({ uplink_kbps }) => uplink_kbps)),
-      rtt_ms: links.length ? Math.min(...links.map(({ rtt_ms }) => rtt_ms)) : 0,
-      codec_cpu: read.reduce((sum, { codec_cpu }) => sum + codec_cpu, 0),
-      calls: this.#calls,
-      calls_failed: this.#callsFailed,
-      links,
-    };
+  #measure(meters: ReadonlyMap<Link, Meter>): Promise<Quality> {
+    return measure(this.#links.values(), meters, { calls: this.#calls, calls_failed: this.#callsFailed });
   }
 
   async #report(): Promise<void> {
     const server = this.#server;
     try {
-      const { uplink_kbps, rtt_ms, links, ...rest } = await this.#measure(this.#meters.reported);
+      const { links, ...rest } = await this.#measure(this.#meters.reported);
       let room = STREAMS_MAX;
       const reported = links.map((link) => {
         const streams = link.streams.slice(0, room);
         room -= streams.length;
         return { ...link, streams };
       });
-      await server.report({ ...(uplink_kbps && { uplink_kbps }), ...(rtt_ms && { rtt_ms }), ...rest, muted: this.#muted, links: reported, ...this.#flow.reportFields?.() });
+      await server.report({ ...rest, muted: this.#muted, hand: this.#hand, screen: !!this.#screen, links: reported, ...this.#flow.reportFields?.() });
     } catch (thrown) {
       const error = toError(thrown);
       // After a lost connection, the next report may arrive.
@@ -498,7 +557,7 @@ class Participation implements Room {
     this.#begin(server, joined);
     this.#emit('rejoined', { id: this.id, was, cause });
     this.#subscribe(joined);
-    if (this.#muted) void this.#report();
+    if (this.#muted || this.#hand || this.#screen) void this.#report();
     unsent.forEach((data) => this.send(data));
   }
 
@@ -520,6 +579,7 @@ class Participation implements Room {
     this.#ended = true;
     this.#timers.forEach(clearInterval);
     clearInterval(this.#speakerTimer);
+    this.#video?.end();
     this.#clear();
     this.#over.abort();
     if (this.#url !== undefined) void this.#client.close();

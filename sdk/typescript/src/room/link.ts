@@ -2,6 +2,7 @@
 //
 // The participant with the smaller id creates the link: it names the link, offers first, and wins if two offers collide
 // ("perfect negotiation"; source: WebRTC 1.0, section 10.7). Signals with another link name belong to an old link.
+import { markScreens, ownerOf, screensOf } from './screen.js';
 import type { Signal } from './server.js';
 import { SWITCH } from './topology.js';
 
@@ -30,17 +31,21 @@ export interface Sent {
   readonly track: MediaStreamTrack;
   readonly stream: MediaStream;
   readonly owner: string;
+  /** Whether the track is a shared screen, or the sound of one. */
+  readonly screen?: true;
 }
 
 export interface LinkHost {
   readonly rtc: RTCConfiguration;
+  /** Codec of sent audio that is preferred, for example `pcmu`. */
+  readonly audioCodec?: string | undefined;
   signal(to: string, signal: Signal): void;
   /** Reports that the data channel is open. */
   opened(link: Link): void;
   received(link: Link, message: Record<string, unknown>): void;
   /** Reports that {@link Link.moved} has changed. */
   moved(): void;
-  track(link: Link, owner: string, track: MediaStreamTrack, stream: MediaStream): void;
+  track(link: Link, sent: Sent): void;
   changed(link: Link): void;
   /** Reports that the link has failed. The participant that created it shall create a new one. */
   failed(link: Link): void;
@@ -69,6 +74,10 @@ export class Link {
   readonly #polite: boolean;
   readonly #data: RTCDataChannel;
   readonly #senders = new Map<MediaStreamTrack, { sender: RTCRtpSender; sent: Sent }>();
+  /** Senders of screens, and those of them that send nothing now. They are used again by the next screen. */
+  readonly #screens = new Set<RTCRtpSender>();
+  readonly #idleScreens: { kind: string; sender: RTCRtpSender }[] = [];
+  #remoteScreens: ReadonlySet<string> = new Set();
   readonly #owners: Record<string, string> = {};
   /** Owners of the received tracks, by track id. */
   readonly #received = new Map<string, string>();
@@ -95,11 +104,12 @@ export class Link {
     this.#data.onmessage = ({ data }) => this.#read(data);
     pc.onnegotiationneeded = () => void this.#offer();
     pc.onicecandidate = ({ candidate }) => candidate && this.#signal({ candidate: candidate.toJSON() });
-    pc.ontrack = ({ track, streams: [stream] }) => {
+    pc.ontrack = ({ track, streams: [stream], transceiver: { mid } }) => {
       if (!stream) return;
-      const owner = this.#streams[stream.id] ?? (to === SWITCH ? stream.id : to);
+      const bySwitch = to === SWITCH ? ownerOf(stream.id) : undefined;
+      const owner = this.#streams[stream.id] ?? bySwitch?.owner ?? to;
       this.#received.set(track.id, owner);
-      host.track(this, owner, track, stream);
+      host.track(this, { track, stream, owner, ...((bySwitch?.screen || this.#remoteScreens.has(mid ?? '')) && { screen: true }) });
     };
     pc.onconnectionstatechange = () => this.#check();
     pc.oniceconnectionstatechange = () => this.#check();
@@ -154,32 +164,51 @@ export class Link {
     const wanted = new Set(tracks.map(({ track }) => track));
     const gone = [...this.#senders].filter(([track]) => !wanted.has(track));
     for (const sent of tracks) {
-      const { track, stream, owner } = sent;
+      const { track, stream, owner, screen } = sent;
       if (this.#senders.has(track)) continue;
-      const i = gone.findIndex(([old, { sent }]) => old.kind === track.kind && sent.owner === owner);
+      const i = gone.findIndex(([old, { sent }]) => old.kind === track.kind && sent.owner === owner && sent.screen === screen);
       const [replaced] = i < 0 ? [] : gone.splice(i, 1);
       if (replaced) {
         const { sender } = replaced[1];
         this.#senders.delete(replaced[0]);
         this.#senders.set(track, { sender, sent });
         await sender.replaceTrack(track);
+      } else if (screen && this.#idleScreens.some(({ kind }) => kind === track.kind)) {
+        const { sender } = this.#idleScreens.find(({ kind }) => kind === track.kind)!;
+        this.#idleScreens.splice(this.#idleScreens.findIndex((idle) => idle.sender === sender), 1);
+        this.#senders.set(track, { sender, sent });
+        await sender.replaceTrack(track);
       } else {
         this.#owners[stream.id] = owner;
-        this.#senders.set(track, { sender: this.#add(track, stream), sent });
+        this.#senders.set(track, { sender: this.#add(track, stream, screen), sent });
       }
     }
-    for (const [track, { sender }] of gone) {
+    for (const [track, { sender, sent }] of gone) {
       this.#senders.delete(track);
-      this.pc.removeTrack(sender);
+      if (sent.screen) {
+        this.#idleScreens.push({ kind: track.kind, sender });
+        await sender.replaceTrack(null);
+      } else this.pc.removeTrack(sender);
     }
   }
 
-  #add(track: MediaStreamTrack, stream: MediaStream): RTCRtpSender {
+  #add(track: MediaStreamTrack, stream: MediaStream, screen: true | undefined): RTCRtpSender {
+    const sender = this.#addSender(track, stream, screen);
+    if (screen) this.#screens.add(sender);
+    const { audioCodec } = this.#host;
+    const transceiver = track.kind === 'audio' && audioCodec ? this.pc.getTransceivers().find((one) => one.sender === sender) : undefined;
+    const codecs = transceiver ? (RTCRtpReceiver.getCapabilities('audio')?.codecs ?? []) : [];
+    const isPreferred = ({ mimeType }: { mimeType: string }): boolean => mimeType.toLowerCase() === `audio/${audioCodec}`;
+    if (codecs.some(isPreferred)) transceiver!.setCodecPreferences([...codecs.filter(isPreferred), ...codecs.filter((codec) => !isPreferred(codec))]);
+    return sender;
+  }
+
+  #addSender(track: MediaStreamTrack, stream: MediaStream, screen: true | undefined): RTCRtpSender {
     const { width = 0, height = 0 } = track.getSettings();
     const more = PIXELS_MIN.filter((pixels) => width * height >= pixels).length;
     // The SFU sends on m-lines of its own, so each track to the SFU gets a transceiver that only sends.
     if (this.to !== SWITCH) return this.pc.addTrack(track, stream);
-    const sendEncodings = track.kind === 'video' && more ? LAYERS.slice(-1 - more) : undefined;
+    const sendEncodings = track.kind === 'video' && more && !screen ? LAYERS.slice(-1 - more) : undefined;
     return this.pc.addTransceiver(track, { direction: 'sendonly', streams: [stream], ...(sendEncodings && { sendEncodings }) }).sender;
   }
 
@@ -213,7 +242,9 @@ export class Link {
 
   #describe(): void {
     const { localDescription } = this.pc;
-    if (localDescription) this.#signal({ description: localDescription.toJSON() as RTCSessionDescriptionInit, streams: this.#owners });
+    if (!localDescription) return;
+    const screens = this.pc.getTransceivers().flatMap(({ sender, mid }) => (mid !== null && this.#screens.has(sender) ? [mid] : []));
+    this.#signal({ description: markScreens(localDescription.toJSON() as RTCSessionDescriptionInit, screens), streams: this.#owners });
   }
 
   async #offer(): Promise<void> {
@@ -241,6 +272,7 @@ export class Link {
       // A duplicate answer, or an answer to an offer that was withdrawn.
       if (description.type === 'answer' && pc.signalingState === 'stable') return;
       this.#streams = { ...this.#streams, ...streams };
+      this.#remoteScreens = new Set([...this.#remoteScreens, ...screensOf(description.sdp)]);
       this.#settingAnswer = description.type === 'answer';
       await pc.setRemoteDescription(description).finally(() => (this.#settingAnswer = false));
       if (description.type === 'offer') {

@@ -14,7 +14,8 @@ export interface Metered {
 
 export interface Measured {
   readonly link: LinkQuality;
-  readonly uplink_kbps: number;
+  /** Bandwidth estimate of the browser; undefined in Firefox, and in Safari from 16.2 on, which do not report it. */
+  readonly uplink_kbps: number | undefined;
   /** Seconds spent in encoding and decoding, per second. */
   readonly codec_cpu: number;
 }
@@ -42,8 +43,9 @@ export class Meter {
     const pair = selectedPair(stats);
     const ends = [pair?.['localCandidateId'], pair?.['remoteCandidateId']].map((id) => stats.get(id)?.['candidateType'] ?? '');
     const kind = ends.includes('relay') ? 'relay' : ends[0];
-    const rtt = (pair?.['currentRoundTripTime'] ?? 0) * 1000;
-    const uplink = (pair?.['availableOutgoingBitrate'] ?? 0) / 1000;
+    // Firefox before 142 reports no time of a pair. A time of 0 is the value before the first check.
+    const rtt = known((pair?.['currentRoundTripTime'] || NaN) * 1000);
+    const uplink = known((pair?.['availableOutgoingBitrate'] || NaN) / 1000);
     const streams: StreamQuality[] = [];
     for (const one of stats.values()) {
       const remote = remotes.get(one['id']);
@@ -72,16 +74,16 @@ export class Meter {
         const source = isIn ? one : stats.get(one['mediaSourceId']);
         const from = ownerOf(source ? source['trackIdentifier'] : pc.getTransceivers().find(({ mid }) => mid === one['mid'])?.sender.track?.id);
         if (from !== undefined && (one['bytesReceived'] || one['bytesSent'])) {
-          const streamRtt = (remote?.['roundTripTime'] ?? 0) * 1000 || rtt;
+          const streamRtt = known((remote?.['roundTripTime'] || NaN) * 1000) ?? rtt;
+          const fractionLost = known(remote?.['fractionLost']);
           streams.push({
             from,
             direction: isIn ? 'in' : 'out',
             kind: one['kind'],
             ...(one['rid'] && { layer: one['rid'] }),
             rate_kbps: kbps(bytes),
-            rtt_ms: round(streamRtt),
-            loss: isIn ? share(lost, expected) : round(Math.min(Math.max(remote?.['fractionLost'] ?? 0, 0), 1)),
-            ...(isIn && { residual_loss: share(unrepaired, expected), ...owd(remote, streamRtt) }),
+            ...(streamRtt !== undefined && { rtt_ms: round(streamRtt) }),
+            ...(isIn ? { loss: share(lost, expected), residual_loss: share(unrepaired, expected), ...owd(remote, streamRtt) } : fractionLost !== undefined && { loss: round(Math.min(Math.max(fractionLost, 0), 1)) }),
             ...(one['kind'] === 'video' && {
               fps: round((frames * 1000) / ms),
               width: one['frameWidth'] ?? 0,
@@ -100,7 +102,8 @@ export class Meter {
       sent_kbps: kbps(sum.sent),
       data_kbps: kbps(sum.dataIn),
       data_sent_kbps: kbps(sum.dataOut),
-      rtt_ms: round(rtt),
+      ...(uplink !== undefined && { uplink_kbps: round(uplink) }),
+      ...(rtt !== undefined && { rtt_ms: round(rtt) }),
       loss: share(sum.lost, sum.expected),
       residual_loss: share(sum.unrepaired, sum.expected),
       fps: round((sum.decoded * 1000) / ms),
@@ -110,7 +113,7 @@ export class Meter {
       ...(setupMs !== undefined && { setup_ms: round(setupMs) }),
       streams,
     };
-    return { link, uplink_kbps: round(uplink), codec_cpu: round((sum.busy * 1000) / ms) };
+    return { link, uplink_kbps: uplink === undefined ? undefined : round(uplink), codec_cpu: round((sum.busy * 1000) / ms) };
   }
 }
 
@@ -128,10 +131,12 @@ function selectedPair(stats: Map<string, Stat>): Stat | undefined {
  * Returns the one-way delay: arrival by this machine's clock minus the sender's time of its report. The result is valid
  * only if both clocks agree, so it is omitted unless it lies between 0 and the round-trip time.
  */
-function owd(remote: Stat | undefined, rtt: number): { owd_ms?: number } {
+function owd(remote: Stat | undefined, rtt = 0): { owd_ms?: number } {
   const ms = remote?.['remoteTimestamp'] && remote['type'] === 'remote-outbound-rtp' ? remote['timestamp'] - remote['remoteTimestamp'] : -1;
   return ms >= 0 && ms <= rtt + 1 ? { owd_ms: round(ms) } : {};
 }
 
+/** Returns a figure of the browser, or undefined if the browser does not report it. */
+const known = (figure: unknown): number | undefined => (typeof figure === 'number' && Number.isFinite(figure) ? figure : undefined);
 const share = (part: number, whole: number): number => (whole > 0 ? round(part / whole) : 0);
 const round = (figure: number): number => Math.round(figure * 1000) / 1000;

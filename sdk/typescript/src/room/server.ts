@@ -4,11 +4,18 @@ import { problem, toError } from '../errors.js';
 import { tokenOf } from '../link.js';
 import { sleep } from '../listen.js';
 import { baseOf, send } from '../request.js';
+import type { Seat } from './seat.js';
 import type { JoinOptions, RoomState, Topology } from './types.js';
 
 export interface Joined {
   readonly participant: string;
   readonly secret: string;
+  /** Ticket that resumes the seat once, after a reload of the page. */
+  readonly ticket: string;
+  /** Whether the ticket of the request was valid, so that the participant is the same as before. */
+  readonly resumed?: true;
+  /** Position in the chat at which the room was opened. */
+  readonly chat_since: string;
   readonly state: RoomState;
   readonly positions: Readonly<Record<string, string>>;
   readonly ice_servers: RTCIceServer[];
@@ -39,6 +46,8 @@ export class Server {
   /** Path of the participants; after joining, path of this participant. */
   #path: string;
   #secret = '';
+  /** Distinguishes the signals of this page from those of the page before a reload, which had the same participant. */
+  readonly #page = crypto.getRandomValues(new Uint32Array(2)).join('-');
   #number = 0;
   /** Settles when the previous signal has arrived, so that signals keep their order. */
   #before: Promise<void> = Promise.resolve();
@@ -49,10 +58,14 @@ export class Server {
     this.#path = this.#participants = `/v1/rooms/${room}/participants`;
   }
 
-  /** Joins the room. Called once. If the response has no ICE servers, a relay is requested. */
-  async join(topology: Topology | undefined): Promise<Joined> {
+  /**
+   * Joins the room, with `seat` as the participant that this page was before a reload. Called once. If the response has
+   * no ICE servers, a relay is requested.
+   */
+  async join(topology: Topology | undefined, seat?: Seat): Promise<Joined> {
     const { name, role } = this.#options;
-    const joined = (await (await this.#ask('POST', this.#path, { name, topology, role })).json()) as Joined;
+    const resume = seat && { participant: seat.participant, ticket: seat.ticket };
+    const joined = (await (await this.#ask('POST', this.#path, { name, topology, role, resume })).json()) as Joined;
     this.#path += `/${joined.participant}`;
     this.#secret = joined.secret;
     if (!joined.ice_servers.length && typeof RTCPeerConnection !== 'undefined') joined.ice_servers.push(...(await this.#relay()));
@@ -75,7 +88,7 @@ export class Server {
 
   /** Sends a signal. Signals arrive once and in order. Gives up when the receiver has left. */
   signal(to: string, signal: Signal): void {
-    const key = `${++this.#number}`;
+    const key = `${this.#page}/${++this.#number}`;
     this.#before = this.#before.then(() => this.#sendWithRetries(`${this.#path}/signals`, { to, ...signal }, key)).catch(() => {});
   }
 
@@ -87,6 +100,21 @@ export class Server {
   /** Mutes a participant. Requires a token with this permission, or to be the host. */
   async mute(id: string, media: object): Promise<void> {
     await this.#ask('POST', `${this.#participants}/${encodeURIComponent(id)}/mute`, media);
+  }
+
+  /** Removes a participant. Requires the same permission as `mute`. */
+  async remove(id: string): Promise<void> {
+    await this.#ask('DELETE', `${this.#participants}/${encodeURIComponent(id)}`);
+  }
+
+  /** Locks or unlocks the room. Requires the same permission as `mute`. */
+  async lock(locked: boolean): Promise<void> {
+    await this.#ask('POST', this.#participants.replace(/participants$/, 'lock'), { locked });
+  }
+
+  /** Asks the server to hold the seat while the page reloads. */
+  async away(): Promise<void> {
+    await this.#ask('POST', `${this.#path}/away`, undefined, undefined, true);
   }
 
   async leave(): Promise<void> {

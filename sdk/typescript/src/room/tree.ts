@@ -9,6 +9,7 @@ import type { Subscription } from '../types.js';
 import { isNewer, parsePosition } from '../position.js';
 import type { Flow, FlowHost } from './flow.js';
 import type { Link } from './link.js';
+import type { FlowSnapshot } from './seat.js';
 import type { RoomState } from './types.js';
 
 /**
@@ -86,6 +87,10 @@ export class TreeFlow implements Flow {
     } else if (this.#state.parents?.[link.to] === this.#host.me) {
       for (const message of this.#buffer) if (isNewer(message.at, at)) link.send(message);
     }
+  }
+
+  snapshot(): FlowSnapshot {
+    return { at: this.#at };
   }
 
   read(): void {}

@@ -14,6 +14,14 @@ export interface Participant {
   readonly muted?: boolean;
   /** Media of this participant that a moderator has muted for all. */
   readonly muted_by_host?: readonly ('audio' | 'video')[];
+  /** Whether the participant shares its screen. */
+  readonly screen?: true;
+  /** Present while the hand is raised. Lower numbers were raised earlier. */
+  readonly hand?: number;
+  /** Whether the page of this participant reloads. The server holds the seat for 15 s. */
+  readonly away?: true;
+  /** Number of reloads so far. */
+  readonly resumed?: number;
 }
 
 export interface RoomState {
@@ -23,6 +31,10 @@ export interface RoomState {
   readonly auto?: boolean;
   /** The participant who joined first, viewers last. The host moderates if no token is required. */
   readonly host?: string;
+  /** Whether a moderator has locked the room. A locked room refuses further participants. */
+  readonly locked?: true;
+  /** Ids of the last participants that a moderator has removed. */
+  readonly removed?: readonly string[];
   /** The hub of a star. */
   readonly hub?: string;
   /** In a tree: the parent of each participant but the root. */
@@ -39,8 +51,39 @@ export interface JoinOptions extends ConnectOptions {
   readonly role?: 'member' | 'hub' | 'viewer';
   /** Video and audio that others receive. */
   readonly stream?: MediaStream;
+  /**
+   * A reload of the page keeps the seat: the same id, and what others know about this participant. Without it, a reload
+   * leaves the room. `sessionStorage` keeps the seat until `leave`.
+   */
+  readonly resume?: boolean;
+  /** Reports also the chat messages since the room was opened, as far as history has them. */
+  readonly chatHistory?: boolean;
+  /** Preferred codec of sent audio. Default: that of the browser, which is Opus. */
+  readonly audioCodec?: 'opus' | 'pcmu' | 'pcma';
+  /** Size and frame rate of the video of `stream`. Default: those of its tracks. */
+  readonly video?: VideoChoice;
   /** Overrides the server's settings. The topology `relay` sets `iceTransportPolicy: 'relay'`. */
   readonly rtc?: RTCConfiguration;
+}
+
+/** Size and frame rate of the own video, as the user has chosen them. */
+export interface VideoChoice {
+  readonly width: number;
+  readonly height: number;
+  readonly frameRate: number;
+  /** Lowers both while the network or the processor is too slow, and raises them again afterwards. */
+  readonly steer?: boolean;
+}
+
+/** Size and frame rate that the own video has now. */
+export interface VideoState {
+  readonly width: number;
+  readonly height: number;
+  readonly frameRate: number;
+  /** 0: as chosen. Higher levels are smaller. */
+  readonly level: number;
+  /** Why the level is not 0. */
+  readonly limited_by?: 'bandwidth' | 'cpu';
 }
 
 /**
@@ -55,6 +98,10 @@ export interface ChatMessage {
   readonly from: string;
   readonly text: string;
   readonly position: string;
+  /** Name of the sender when it sent the message. */
+  readonly name?: string;
+  /** Time of the message by the server's clock, ms since 1970. */
+  readonly at: number;
 }
 
 /** @deprecated Use `ChatMessage`. The next version removes this name. */
@@ -68,6 +115,8 @@ export interface RemoteTrack {
   readonly participant: string;
   readonly track: MediaStreamTrack;
   readonly stream: MediaStream;
+  /** Whether the track is a shared screen. Its participant shares one as long as `screen` is in the state. */
+  readonly screen?: true;
 }
 
 /** @deprecated Use `RemoteTrack`. The next version removes this name. */
@@ -83,6 +132,8 @@ export interface RoomEvents {
   gap: { readonly from: string; readonly count: number };
   chat: ChatMessage;
   state: RoomState;
+  /** The size and frame rate of the own video have changed, by `chooseVideo` or by statistics. */
+  video: VideoState;
   /** The state of the link to another participant has changed. */
   link: { readonly to: string; readonly state: RTCPeerConnectionState };
   /**
@@ -108,11 +159,12 @@ export interface StreamQuality {
   /** Simulcast layer of the video. */
   readonly layer?: string;
   readonly rate_kbps: number;
-  readonly rtt_ms: number;
+  /** Round-trip time. Absent while the browser does not report it. */
+  readonly rtt_ms?: number;
   /** One-way delay of a received stream, only if the clocks of both ends agree. */
   readonly owd_ms?: number;
-  /** Share of packets lost on the network path. For a sent stream, as reported by the peer. */
-  readonly loss: number;
+  /** Share of packets lost on the network path. For a sent stream, as reported by the peer; absent before a report. */
+  readonly loss?: number;
   /** Share of packets lost and not repaired. Unnecessary retransmissions hide a part of the loss. */
   readonly residual_loss?: number;
   readonly fps?: number;
@@ -120,7 +172,7 @@ export interface StreamQuality {
   readonly height?: number;
   readonly freezes?: number;
   readonly frozen_ms?: number;
-  /** Why the video is sent at a lower resolution or frame rate than possible. */
+  /** Why the video is sent at a lower resolution or frame rate than possible. Absent in Firefox. */
   readonly limited_by?: 'none' | 'cpu' | 'bandwidth' | 'other';
   readonly codec: string;
 }
@@ -134,7 +186,10 @@ export interface LinkQuality {
   /** Bit rate of received, and of sent, data. */
   readonly data_kbps: number;
   readonly data_sent_kbps: number;
-  readonly rtt_ms: number;
+  /** Bandwidth estimate of the browser for this link. Absent where it reports none. */
+  readonly uplink_kbps?: number;
+  /** Round-trip time by ICE. Absent while the browser does not report it. */
+  readonly rtt_ms?: number;
   readonly loss: number;
   readonly residual_loss: number;
   readonly fps: number;
@@ -149,8 +204,10 @@ export interface LinkQuality {
 }
 
 export interface Quality {
-  readonly uplink_kbps: number;
-  readonly rtt_ms: number;
+  /** Bandwidth estimate of the browser. Absent where it reports none: in Firefox, and in Safari from 16.2 on. */
+  readonly uplink_kbps?: number;
+  /** Shortest round-trip time of all links. Absent while it is unknown. */
+  readonly rtt_ms?: number;
   /** CPU time of encoding and decoding video, in cores. Browsers do not report other CPU use. */
   readonly codec_cpu: number;
   /** Links created so far, and links of these that were not connected within 15 s. */
@@ -163,9 +220,11 @@ export interface Room {
   /** Your id. It changes with `rejoined`. */
   readonly id: string;
   readonly state: RoomState;
+  /** Whether you are the participant that this page was before a reload (`resume`). */
+  readonly resumed: boolean;
   /**
-   * Whether you may mute others: with a token with `publish` on `rooms/{room}/moderate`, or as host where no token is
-   * required.
+   * Whether you may mute and remove others, and lock the room: with a token with `publish` on `rooms/{room}/moderate`,
+   * or as host where no token is required.
    */
   readonly moderates: boolean;
   /** Adds a listener. Returns a function that removes it. */
@@ -181,6 +240,18 @@ export interface Room {
   replaceStream(stream: MediaStream | undefined): Promise<void>;
   /** Mutes or unmutes your microphone. While a host has muted you, the setting takes effect afterwards. */
   setMuted(muted: boolean): void;
+  /**
+   * Sends a screen (`getDisplayMedia`) beside your video; undefined ends that. In a tree, only the root sends one.
+   */
+  shareScreen(screen: MediaStream | undefined): Promise<void>;
+  /** Changes the size and frame rate of your video. */
+  chooseVideo(choice: VideoChoice): void;
+  /** Raises or lowers your hand. */
+  raiseHand(up: boolean): void;
+  /** Removes a participant from the room. Requires `moderates`; errors as `mute`. */
+  remove(id: string): Promise<void>;
+  /** Locks the room, so that it refuses further participants, or unlocks it. Requires `moderates`; errors as `mute`. */
+  lock(locked: boolean): Promise<void>;
   /**
    * Mutes the audio or video of a participant for all (true), or ends that (false). Omitted media stay as they are. The
    * state contains the result. Requires `moderates`. Throws a MillraceError otherwise, with `reason` `forbidden`, or

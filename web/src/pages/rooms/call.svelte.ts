@@ -1,9 +1,14 @@
 /** A call as the page shows it: participants, streams, chat, and measurements. */
 import { millrace, type Client } from '@millrace/client';
-import { joinRoom, MillraceError, type Participant, type Quality, type Room, type RoomState, type Topology } from '@millrace/client/room';
+import { joinRoom, MillraceError, type Participant, type Quality, type Room, type RoomState, type Topology, type VideoChoice, type VideoState } from '@millrace/client/room';
+import { reasonOf } from '../../lib/format';
+import { keepChoice, keptChoice } from './choice';
 import type { Devices } from './devices.svelte';
 import { MIX, neighbours } from '@millrace/client/room';
 import { SWITCH } from './graph';
+import { Samples } from '../ui/chart/samples';
+import { pushQuality } from './figures';
+import { RunUpload } from './records';
 import { Run } from './run';
 import { isReportPublication, fetchRoom, type Report, type SwitchView } from './view';
 import { diagnose } from './diagnosis';
@@ -28,6 +33,20 @@ export interface ChatMessage {
   readonly id: string;
 }
 
+export interface CallOptions {
+  readonly name: string;
+  readonly topology?: Topology;
+  readonly token?: string;
+  /** Refuses a room with another topology. */
+  readonly isStrict?: boolean;
+  /** Uses only the TURN relay, in any topology. */
+  readonly relay?: boolean;
+  /** Uploads the statistics under this name. */
+  readonly run?: string;
+  /** Interval of measurements, ms. */
+  readonly everyMs?: number;
+}
+
 export class Call {
   readonly room: Room;
   readonly run: Run;
@@ -42,12 +61,22 @@ export class Call {
   announcement = $state('');
   quality = $state.raw<Quality | undefined>();
   /** Last report of each participant. Own measurements are newer. */
+  /** Size and frame rate of the own video: as the user has chosen them, and as they are now. */
+  choice = $state.raw<VideoChoice>(keptChoice());
+  video = $state.raw<VideoState | undefined>();
+  /** Figures over time. */
+  readonly samples = new Samples();
+  sampled = $state(0);
+  readonly #upload: RunUpload | undefined;
+  uploaded = $state(0);
+  uploadTrouble = $state('');
   reports = $state.raw<ReadonlyMap<string, Report>>(new Map());
   /** Last report of the SFU about each participant. */
   views = $state.raw<ReadonlyMap<string, SwitchView>>(new Map());
   rates = $state.raw<ReadonlyMap<string, readonly number[]>>(new Map());
   ended = $state.raw<{ readonly cause: MillraceError | undefined } | undefined>();
   readonly #client: Client;
+  #screen: MediaStream | undefined;
   readonly #names = new Map<string, string>();
   readonly #stop: (() => void)[] = [];
   #samples: { readonly at: number; readonly quality: Quality }[] = [];
@@ -55,7 +84,7 @@ export class Call {
   #missingSince = new Map<string, number>();
   missing = $state.raw<readonly string[]>([]);
 
-  private constructor(room: Room, client: Client, name: string, devices: Devices) {
+  private constructor(room: Room, client: Client, name: string, { run, everyMs = MEASURE_EVERY }: CallOptions, devices: Devices) {
     this.room = room;
     this.state = room.state;
     this.#client = client;
@@ -67,7 +96,9 @@ export class Call {
       room.setMuted(devices.microphone === 'off');
     });
     if (devices.microphone === 'off') room.setMuted(true);
-    const timer = setInterval(() => void this.#measure(), MEASURE_EVERY);
+    this.#upload = run ? new RunUpload(client, run, { room: name, participant: room.id, name: this.me?.name ?? '' }) : undefined;
+    void this.#uploading(this.#upload?.begin());
+    const timer = setInterval(() => void this.#measure(), everyMs);
     this.#stop.push(() => clearInterval(timer));
   }
 
@@ -75,17 +106,17 @@ export class Call {
    * Joins a room. If another participant has created the room with a different topology, that topology is used. Throws
    * the errors of joining.
    */
-  static async join(room: string, options: { name: string; topology?: Topology; token?: string }, devices: Devices): Promise<Call> {
-    const { token, topology, name } = options;
+  static async join(room: string, options: CallOptions, devices: Devices): Promise<Call> {
+    const { token, topology, name, isStrict = false, relay = false } = options;
     const rights = token ? { token } : {};
     const client = millrace(location.origin, rights);
-    const join = (wanted: { topology?: Topology }) => joinRoom(client, room, { url: location.origin, ...rights, ...wanted, name, stream: devices.stream });
+    const join = (wanted: { topology?: Topology }) => joinRoom(client, room, { url: location.origin, ...rights, ...wanted, name, stream: devices.stream, resume: true, chatHistory: true, ...(relay && { rtc: { iceTransportPolicy: 'relay' } }) });
     try {
       const joined = await join(topology ? { topology } : {}).catch((error: unknown) => {
-        if (!topology || !(error instanceof MillraceError) || error.reason !== 'conflict') throw error;
+        if (!topology || isStrict || !(error instanceof MillraceError) || error.reason !== 'conflict') throw error;
         return join({});
       });
-      const call = new Call(joined, client, room, devices);
+      const call = new Call(joined, client, room, options, devices);
       void fetchRoom(room, token).then((view) => view && call.#applyReports(view.reports, view.switch), () => {});
       return call;
     } catch (error) {
@@ -128,8 +159,49 @@ export class Call {
     await this.room.say(text);
   }
 
+  /** Shares a screen that the user selects, or ends that. Returns why no screen is shared. */
+  async shareScreen(share: boolean): Promise<string> {
+    for (const track of this.#screen?.getTracks() ?? []) track.stop();
+    this.#screen = undefined;
+    if (share) {
+      try {
+        const screen = (this.#screen = await navigator.mediaDevices.getDisplayMedia({ video: { frameRate: { max: 15 } }, audio: true }));
+        // Text must stay sharp; it may move slowly.
+        for (const track of screen.getVideoTracks()) track.contentHint = 'detail';
+        // The browser has a button of its own that ends the share.
+        screen.getVideoTracks()[0]?.addEventListener('ended', () => this.#screen === screen && void this.shareScreen(false));
+      } catch (error) {
+        if (error instanceof DOMException && error.name === 'NotAllowedError') return '';
+        return `The screen is not shared: ${reasonOf(error)}. Try again.`;
+      }
+    }
+    await this.room.shareScreen(this.#screen);
+    return '';
+  }
+
+  chooseVideo(change: Partial<VideoChoice>): void {
+    this.choice = { ...this.choice, ...change };
+    keepChoice(this.choice);
+    this.room.chooseVideo(this.choice);
+  }
+
   markRead(): void {
     this.unread = 0;
+  }
+
+  /** Uploads the last rows. */
+  async finishUpload(): Promise<void> {
+    await this.#uploading(this.#upload?.flush());
+  }
+
+  async #uploading(work: Promise<void> | undefined): Promise<void> {
+    try {
+      await work;
+      this.uploaded = this.#upload?.uploaded ?? 0;
+      this.uploadTrouble = '';
+    } catch (error) {
+      this.uploadTrouble = `The statistics are not uploaded: ${reasonOf(error)}. This page keeps them and tries again.`;
+    }
   }
 
   async leave(): Promise<void> {
@@ -153,18 +225,24 @@ export class Call {
     room.on('participant', ({ id }) => (this.announcement = `${this.nameOf(id)} has joined`));
     room.on('left', ({ id }) => {
       this.announcement = `${this.nameOf(id)} has left`;
-      this.streams = new Map([...this.streams].filter(([of]) => of !== id));
+      this.streams = new Map([...this.streams].filter(([of]) => of !== id && of !== screenOf(id)));
       this.reports = new Map([...this.reports].filter(([of]) => of !== id));
     });
-    room.on('track', ({ participant, stream }) => (this.streams = new Map(this.streams).set(participant, stream)));
+    room.on('track', ({ participant, stream, screen }) => (this.streams = new Map(this.streams).set(screen ? screenOf(participant) : participant, stream)));
+    room.on('video', (video) => (this.video = video));
+    room.chooseVideo(this.choice);
     room.on('speaker', (id) => (this.speaker = id));
-    room.on('chat', ({ from, text, position }) => {
+    const began = Date.now();
+    room.on('chat', ({ from, text, position, at, name }) => {
       const mine = from === room.id;
-      this.messages = [...this.messages, { from, name: this.nameOf(from), text, at: Date.now(), mine, id: position }].slice(-CHAT_MAX);
-      if (!mine && !this.chatOpen) this.unread++;
+      // A sender of an earlier message may have left.
+      const author = this.#names.has(from) || !name ? this.nameOf(from) : name;
+      this.messages = [...this.messages, { from, name: author, text, at, mine, id: position }].slice(-CHAT_MAX);
+      if (!mine && !this.chatOpen && at >= began) this.unread++;
     });
     room.on('end', (cause) => {
       this.#stop.forEach((stop) => stop());
+      for (const track of this.#screen?.getTracks() ?? []) track.stop();
       void this.#client.close();
       this.ended = { cause };
     });
@@ -191,7 +269,10 @@ export class Call {
     const quality = await this.room.quality();
     if (this.ended) return;
     const now = performance.now();
-    this.run.add(quality, this.views.get(this.room.id), this.nameOf);
+    const rows = this.run.add(quality, this.views.get(this.room.id), this.nameOf);
+    if (this.#upload) void this.#uploading(this.#upload.add(rows));
+    pushQuality(this.samples, Date.now(), quality);
+    this.sampled++;
     this.#samples = [...this.#samples, { at: now, quality }].slice(-SAMPLES);
     const linked = new Set(quality.links.map(({ to }) => to));
     const wanted = new Set(neighbours(this.state, this.room.id).filter((id) => !linked.has(id)));
@@ -203,6 +284,9 @@ export class Call {
     this.quality = quality;
   }
 }
+
+/** Key of the shared screen of a participant, among the streams. */
+export const screenOf = (participant: string): string => `${participant} screen`;
 
 /** Returns a key that identifies a stream. */
 export const keyOf = (link: string, { direction, from, kind, layer }: { direction: string; from: string; kind: string; layer?: string }): string =>

@@ -3,14 +3,28 @@
  */
 
 import { reasonOf } from '../../lib/format';
+import { keptChoice } from './choice';
 
 export type Kind = 'camera' | 'microphone';
 type On = 'off' | 'asking' | 'on';
 
 const CONSTRAINTS = {
-  camera: { width: { ideal: 640 }, height: { ideal: 360 }, frameRate: { ideal: 30 } },
   microphone: { echoCancellation: true, noiseSuppression: true, autoGainControl: true },
-} as const satisfies Record<Kind, MediaTrackConstraints>;
+} as const satisfies Partial<Record<Kind, MediaTrackConstraints>>;
+
+/** Returns the constraints of a new track. Those of the camera are the choice of the user. */
+function constraintsOf(kind: Kind): MediaTrackConstraints {
+  if (kind === 'microphone') return CONSTRAINTS.microphone;
+  const { width, height, frameRate } = keptChoice();
+  return { width: { ideal: width }, height: { ideal: height }, frameRate: { ideal: frameRate } };
+}
+
+/** Devices of this tab, kept over a reload of the page. */
+const KEPT = 'millrace-devices';
+interface Kept {
+  readonly on: readonly Kind[];
+  readonly chosen: Readonly<Partial<Record<Kind, string>>>;
+}
 
 export class Devices {
   /** The same stream object during the whole call. Its tracks change. */
@@ -20,6 +34,8 @@ export class Devices {
   trouble = $state.raw<Readonly<Partial<Record<Kind, string>>>>({});
   list = $state.raw<readonly MediaDeviceInfo[]>([]);
   chosen = $state.raw<Readonly<Partial<Record<Kind, string>>>>({});
+  /** Id of the speaker; empty: the default one. */
+  speaker = $state('');
   /** Increases when the tracks of the stream change. */
   version = $state(0);
   /**
@@ -51,6 +67,20 @@ export class Devices {
     await this.#relist();
   }
 
+  /** Starts the devices that were on before the page was reloaded. */
+  async restart(): Promise<void> {
+    const { on = [], chosen = {} } = JSON.parse(sessionStorage.getItem(KEPT) ?? '{}') as Partial<Kept>;
+    this.chosen = chosen;
+    await Promise.all(on.map((kind) => this.set(kind, true)));
+  }
+
+  /** Keeps for {@link Devices.restart} which devices are on, and stops them. */
+  keep(): void {
+    const on = (['camera', 'microphone'] as const).filter((kind) => this[kind] === 'on');
+    sessionStorage.setItem(KEPT, JSON.stringify({ on, chosen: this.chosen } satisfies Kept));
+    this.stop();
+  }
+
   async set(kind: Kind, on: boolean): Promise<void> {
     if (this[kind] === 'asking') return;
     const track = this.#track(kind);
@@ -80,6 +110,11 @@ export class Devices {
     const wanted = kind === 'camera' ? 'videoinput' : 'audioinput';
     // Without permission, devices have neither names nor ids.
     return this.list.filter((one) => one.kind === wanted && one.deviceId);
+  }
+
+  /** Speakers, in browsers where a page can choose one. */
+  get speakers(): readonly MediaDeviceInfo[] {
+    return 'setSinkId' in HTMLMediaElement.prototype ? this.list.filter((one) => one.kind === 'audiooutput' && one.deviceId) : [];
   }
 
   /** Starts to report changes of the stream, and enables the still image. */
@@ -117,7 +152,7 @@ export class Devices {
     if (!this.#media) return Promise.reject(new DOMException('no TLS', 'SecurityError'));
     const want = (kind: Kind): MediaTrackConstraints | false => {
       const id = this.chosen[kind];
-      return what[kind] ? { ...CONSTRAINTS[kind], ...(id && { deviceId: { exact: id } }) } : false;
+      return what[kind] ? { ...constraintsOf(kind), ...(id && { deviceId: { exact: id } }) } : false;
     };
     return this.#media.getUserMedia({ video: want('camera'), audio: want('microphone') });
   }

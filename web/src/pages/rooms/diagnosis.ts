@@ -67,7 +67,7 @@ export function diagnose(observed: Observations): readonly Reason[] {
 
 type Add = (weight: Reason['weight'], text: string) => void;
 
-function path({ kind, rtt_ms }: LinkQuality, peer: string, state: RoomState, add: Add): void {
+function path({ kind, rtt_ms = 0 }: LinkQuality, peer: string, state: RoomState, add: Add): void {
   if (kind === 'relay') add('note', state.topology === 'relay' ? `Traffic with ${peer} goes through a relay, as the topology of this room requires.` : `No direct path to ${peer} was found. Traffic goes through a relay, which adds delay.`);
   if (rtt_ms > RTT.warn) add(rtt_ms > RTT.bad ? 'bad' : 'warn', `The round-trip time to ${peer} is ${Math.round(rtt_ms)} ms. You may interrupt each other.`);
 }
@@ -98,8 +98,8 @@ function outgoing(link: LinkQuality, quality: Quality, peer: string, add: Add): 
   if (cpu) add('warn', `This device is too slow to encode your video, so ${peer} receives it ${size(cpu)}.`);
   const bandwidth = limited('bandwidth');
   if (bandwidth) add('warn', `Your upload bandwidth to ${peer} is too low${quality.uplink_kbps ? ` (about ${Math.round(quality.uplink_kbps)} kbit/s)` : ''}, so your video is sent ${size(bandwidth)}.`);
-  const lossy = sent.find(({ loss }) => loss > LOSS.warn);
-  if (lossy) add(lossy.loss > LOSS.bad ? 'bad' : 'warn', `${percent(lossy.loss)} of the packets of your video are lost on the path to ${peer}.`);
+  const lossy = sent.find(({ loss = 0 }) => loss > LOSS.warn);
+  if (lossy) add(lossy.loss! > LOSS.bad ? 'bad' : 'warn', `${percent(lossy.loss!)} of the packets of your video are lost on the path to ${peer}.`);
 }
 
 /** Adds reasons that only the SFU can report. */

@@ -20,9 +20,9 @@ export interface Row {
   readonly kind?: 'audio' | 'video';
   readonly layer?: string;
   readonly rate_kbps: number;
-  readonly rtt_ms: number;
+  readonly rtt_ms?: number;
   readonly owd_ms?: number;
-  readonly loss: number;
+  readonly loss?: number;
   readonly residual_loss?: number;
   readonly setup_ms?: number;
   readonly fps?: number;
@@ -32,7 +32,7 @@ export interface Row {
   readonly frozen_ms?: number;
   readonly limited_by?: string;
   readonly codec?: string;
-  readonly uplink_kbps: number;
+  readonly uplink_kbps?: number;
   readonly codec_cpu: number;
   readonly calls: number;
   readonly calls_failed: number;
@@ -42,6 +42,7 @@ export interface Row {
   readonly switch_layer_switches?: number;
 }
 
+/** Columns of a CSV file of one participant. */
 const COLUMNS = [
   'at', 'link', 'path', 'from', 'from_name', 'direction', 'kind', 'layer', 'rate_kbps', 'rtt_ms', 'owd_ms', 'loss', 'residual_loss', 'setup_ms', 'fps', 'width', 'height',
   'freezes', 'frozen_ms', 'limited_by', 'codec', 'uplink_kbps', 'codec_cpu', 'calls', 'calls_failed', 'switch_estimate_kbps', 'switch_layer', 'switch_layer_switches',
@@ -58,16 +59,18 @@ export class Run {
     readonly participant: string,
   ) {}
 
-  add(quality: Quality, view: SwitchView | undefined, nameOf: (id: string) => string): void {
+  /** Adds a measurement, and returns its rows. */
+  add(quality: Quality, view: SwitchView | undefined, nameOf: (id: string) => string): readonly Row[] {
+    const added: Row[] = [];
     this.samples++;
     const at = new Date().toISOString();
     const { uplink_kbps, codec_cpu, calls, calls_failed } = quality;
     for (const { to: link, kind: path, setup_ms, rate_kbps, rtt_ms, loss, residual_loss, streams } of quality.links) {
-      const all = { at, link, path, uplink_kbps, codec_cpu, calls, calls_failed, ...(setup_ms !== undefined && { setup_ms }) };
-      if (!streams.length) this.rows.push({ ...all, rate_kbps, rtt_ms, loss, residual_loss });
+      const all = { at, link, path, ...(uplink_kbps !== undefined && { uplink_kbps }), codec_cpu, calls, calls_failed, ...(setup_ms !== undefined && { setup_ms }) };
+      if (!streams.length) added.push({ ...all, rate_kbps, ...(rtt_ms !== undefined && { rtt_ms }), loss, residual_loss });
       for (const stream of streams) {
         const forwarded = link === 'switch' && stream.direction === 'in' ? view?.receives.find(({ from, kind }) => from === stream.from && kind === stream.kind) : undefined;
-        this.rows.push({
+        added.push({
           ...all,
           ...stream,
           from_name: nameOf(stream.from),
@@ -76,16 +79,17 @@ export class Run {
         });
       }
     }
+    this.rows.push(...added);
     const over = this.rows.length - ROWS_MAX;
     if (over > 0) {
       this.rows.splice(0, over);
       this.dropped += over;
     }
+    return added;
   }
 
   csv(): File {
-    const lines = [COLUMNS.join(','), ...this.rows.map((row) => COLUMNS.map((column) => field(withoutFormula(row[column]))).join(','))];
-    return { name: this.#name('csv'), type: 'text/csv', text: `${lines.join('\r\n')}\r\n` };
+    return { name: this.#name('csv'), type: 'text/csv', text: csvOf(COLUMNS, this.rows) };
   }
 
   json(): File {
@@ -98,6 +102,23 @@ export class Run {
     return `room-${this.room.replaceAll(/[^\w.-]/g, '_')}-${this.began.toISOString().slice(0, 16).replace(':', '')}Z.${kind}`;
   }
 }
+
+/** Columns of a CSV file of a recorded run: all participants. */
+const RUN_COLUMNS = ['run', 'room', 'participant', 'participant_name', ...COLUMNS] as const;
+
+/** A row of a recorded run. */
+export interface RunRow extends Row {
+  readonly run: string;
+  readonly room: string;
+  readonly participant: string;
+  readonly participant_name: string;
+}
+
+export const runCsv = (run: string, rows: readonly RunRow[]): File => ({ name: `${run}.csv`, type: 'text/csv', text: csvOf(RUN_COLUMNS, rows) });
+export const runJson = (run: string, rows: readonly RunRow[]): File => ({ name: `${run}.json`, type: 'application/json', text: JSON.stringify({ run, rows }, undefined, 1) });
+
+const csvOf = <Column extends string>(columns: readonly Column[], rows: readonly Partial<Record<Column, string | number>>[]): string =>
+  [columns.join(','), ...rows.map((row) => columns.map((column) => field(withoutFormula(row[column]))).join(','))].map((line) => `${line}\r\n`).join('');
 
 /** Prevents formulas in spreadsheets: participants choose their own names. */
 const withoutFormula = (value: string | number | undefined): string | number | undefined => (typeof value === 'string' && /^[=+\-@\t]/.test(value) ? `'${value}` : value);

@@ -60,6 +60,20 @@ export async function fetchRoom(room: string, token: string | undefined, signal?
   throw new Error(detail ?? `the server returned status ${response.status}`);
 }
 
+/** An open room, as `GET /v1/rooms` lists it. */
+export interface RoomSummary {
+  readonly room: string;
+  readonly topology: string;
+  readonly participants: number;
+}
+
+/** Lists the rooms that this page may see and that have participants. */
+export async function fetchRooms(token: string | undefined): Promise<readonly RoomSummary[]> {
+  const response = await fetch('/v1/rooms', { cache: 'no-store', ...(token && { headers: { Authorization: `Bearer ${token}` } }) });
+  if (!response.ok) throw new Error(`the server returned status ${response.status}`);
+  return ((await response.json()) as { rooms: RoomSummary[] }).rooms.filter(({ participants }) => participants > 0);
+}
+
 /** One level of a channel name (docs/reference/protocol.md, "Words"). */
 export const ROOM_NAME = '[A-Za-z0-9_.:\\-]{1,64}';
 export const isRoomName = (name: string): boolean => new RegExp(`^${ROOM_NAME}$`).test(name);
@@ -73,6 +87,11 @@ export function roomOf(path: string): string {
     return name;
   }
 }
+
+const NAME_KEY = 'millrace-name';
+/** Returns the name under which the user joined last; empty at first. */
+export const nameOfUser = (): string => localStorage.getItem(NAME_KEY) ?? '';
+export const keepNameOfUser = (name: string): void => localStorage.setItem(NAME_KEY, name);
 
 /** Returns a random room name that can be read aloud. */
 export const randomName = (): string => `mill-${Array.from(crypto.getRandomValues(new Uint8Array(3)), (byte) => byte.toString(16).padStart(2, '0')).join('')}`;

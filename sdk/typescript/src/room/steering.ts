@@ -1,0 +1,122 @@
+// Steers the size and frame rate of the own video by statistics: down soon after the network becomes narrow, up again
+// when there is room. Pure: samples in, levels out. Source: docs/reference/rooms.md, "Size and frame rate".
+
+/** Figures of a sender about its video, once per second. An absent figure is unknown. */
+export interface SteeringSample {
+  /** Time, ms. */
+  readonly at: number;
+  /** Highest share of lost packets of a sent video. */
+  readonly loss?: number | undefined;
+  readonly rtt_ms?: number | undefined;
+  /** Bandwidth estimate of the browser. */
+  readonly uplink_kbps?: number | undefined;
+  readonly sent_kbps?: number | undefined;
+  readonly limited_by?: string | undefined;
+}
+
+/** Size and frame rate that the user has chosen. */
+export interface VideoSize {
+  readonly width: number;
+  readonly height: number;
+  readonly frameRate: number;
+}
+
+/** Factors of the sides and of the frame rate, best first. Each level needs about 40 % of the rate of the one above. */
+export const LEVELS = [
+  { scale: 1, frames: 1 },
+  { scale: 0.75, frames: 0.8 },
+  { scale: 0.5, frames: 2 / 3 },
+  { scale: 0.375, frames: 0.5 },
+] as const;
+
+/** Bits per pixel at which a talking head looks acceptable (VP8). */
+const BITS_PER_PIXEL = 0.07;
+/** Share of lost packets, and growth of the round-trip time in ms, that mean a full path. */
+const LOSS_BAD = 0.1;
+const RTT_GROWTH_BAD = 250;
+/** A path is too narrow below this share of the needed rate. */
+const NARROW = 0.7;
+/** Samples in a row before a step down: for the network, and for a busy CPU, which has short peaks. */
+const BAD_SAMPLES = 2;
+const BUSY_SAMPLES = 5;
+/** Time at the begin of a call in which browsers still search for the bandwidth, ms. */
+const START = 6_000;
+/** Time without trouble before a step up: the first one, and the next ones after a success, ms. */
+const CALM = 7_000;
+const CALM_NEXT = 4_000;
+/** A step up that fails within this time was too early; the next attempt waits longer, at most CALM_MAX, ms. */
+const FAILED_WITHIN = 8_000;
+const CALM_MAX = 20_000;
+/** Growth of the bandwidth estimate over the one of the last failure that allows an attempt at once. */
+const WIDER = 1.3;
+
+export class Steering {
+  /** Index in {@link LEVELS}. */
+  level = 0;
+  #size: VideoSize;
+  #startedAt: number | undefined;
+  #rttMin = Infinity;
+  #bad = 0;
+  #busy = 0;
+  #calmSince = 0;
+  #calm = CALM;
+  #raisedAt = -Infinity;
+  #failedUplink: number | undefined;
+
+  constructor(size: VideoSize) {
+    this.#size = size;
+  }
+
+  /** Rate that a level needs, kbit/s. */
+  needs(level: number): number {
+    const { scale, frames } = LEVELS[level]!;
+    const { width, height, frameRate } = this.#size;
+    return (width * height * frameRate * scale * scale * frames * BITS_PER_PIXEL) / 1000;
+  }
+
+  /** Takes another choice of the user, and begins again at its best level. */
+  choose(size: VideoSize): void {
+    this.#size = size;
+    this.level = 0;
+    [this.#bad, this.#busy, this.#calm, this.#failedUplink] = [0, 0, CALM, undefined];
+  }
+
+  /** Takes a sample. Returns true if the level has changed. */
+  update(sample: SteeringSample): boolean {
+    const { at, rtt_ms, uplink_kbps, sent_kbps = 0, loss = 0 } = sample;
+    this.#startedAt ??= at;
+    if (rtt_ms !== undefined) this.#rttMin = Math.min(this.#rttMin, rtt_ms);
+    const isFull = loss >= LOSS_BAD || (rtt_ms ?? 0) > this.#rttMin + RTT_GROWTH_BAD;
+    const isNarrow = sample.limited_by === 'bandwidth' && uplink_kbps !== undefined && uplink_kbps < this.needs(this.level) * NARROW;
+    const isStarting = at - this.#startedAt < START;
+    this.#bad = (isFull || isNarrow) && !isStarting ? this.#bad + 1 : 0;
+    this.#busy = sample.limited_by === 'cpu' ? this.#busy + 1 : 0;
+    if (this.#bad || this.#busy) this.#calmSince = at;
+    if (this.#bad >= BAD_SAMPLES || this.#busy >= BUSY_SAMPLES) return this.#lower(at, this.#busy >= BUSY_SAMPLES ? undefined : (uplink_kbps ?? sent_kbps * (1 - loss)), uplink_kbps);
+    if (at - this.#raisedAt > FAILED_WITHIN && this.#raisedAt > -Infinity && this.#calm > CALM_NEXT) this.#calm = CALM_NEXT;
+    if (!this.level || !this.#mayRaise(at, uplink_kbps)) return false;
+    this.level--;
+    this.#raisedAt = this.#calmSince = at;
+    return true;
+  }
+
+  /** Steps down: to the best level that the available rate carries; at least one level. */
+  #lower(at: number, available: number | undefined, uplink: number | undefined): boolean {
+    [this.#bad, this.#busy, this.#calmSince] = [0, 0, at];
+    this.#failedUplink = uplink;
+    const hasFailed = at - this.#raisedAt <= FAILED_WITHIN;
+    this.#calm = hasFailed ? Math.min(Math.max(this.#calm, CALM) * 2, CALM_MAX) : CALM;
+    this.#raisedAt = -Infinity;
+    const was = this.level;
+    do this.level = Math.min(this.level + 1, LEVELS.length - 1);
+    while (this.level < LEVELS.length - 1 && available !== undefined && this.needs(this.level) > available);
+    return this.level !== was;
+  }
+
+  #mayRaise(at: number, uplink: number | undefined): boolean {
+    const calm = at - this.#calmSince;
+    // A path that has become wider since the last failure needs no long wait.
+    const isWider = uplink !== undefined && this.#failedUplink !== undefined && uplink > this.#failedUplink * WIDER && uplink > this.needs(this.level - 1) * NARROW;
+    return calm >= (isWider ? Math.min(this.#calm, CALM_NEXT) : this.#calm);
+  }
+}
