@@ -19,8 +19,8 @@ pub struct OutgoingStream {
     /// Separate stream for retransmissions, with its own sequence numbers. Source: RFC 4588.
     rtx: Option<RtxStream>,
     extensions: Extensions,
-    /// The client has reported on this stream, so it knows the stream's media section. The packets need no `mid`
-    /// extension any more.
+    /// The client has reported on this stream, so it knows the stream's media section. Its packets need no `mid`
+    /// extension any more; retransmissions always have it.
     is_known: bool,
     born: Instant,
     sent_sequences: SentSequenceWindow,
@@ -156,6 +156,7 @@ struct Header {
     ssrc: u32,
     audio_level: Option<(u8, bool)>,
     orientation: Option<u8>,
+    names_mid: bool,
 }
 
 /// A packet before sealing: its bytes, the length of its header, and its extended sequence number for the cipher.
@@ -228,6 +229,7 @@ impl OutgoingStream {
             ssrc: self.ssrc,
             audio_level: packet.audio_level,
             orientation: packet.orientation,
+            names_mid: !self.is_known,
         };
         let (mut bytes, head) = self.write_header(&head, number, packet.payload.len());
         append(&mut bytes, &packet.payload, packet.patch);
@@ -315,6 +317,9 @@ impl OutgoingStream {
             ssrc: rtx.ssrc,
             audio_level: None,
             orientation: cached.orientation,
+            // No client reports on this stream. Firefox drops its packets unless they name the media section, although
+            // the offer contains the SSRC.
+            names_mid: true,
         };
         let cached = self.cached.get(at)?;
         let (mut bytes, head) = self.write_header(&head, number, 2 + cached.payload.len());
@@ -341,7 +346,7 @@ impl OutgoingStream {
             }
         };
         extend(named.number, &(number as u16).to_be_bytes());
-        if !self.is_known {
+        if what.names_mid {
             extend(named.mid, self.mid.as_bytes());
         }
         if let Some((below, is_speech)) = what.audio_level {

@@ -305,6 +305,25 @@ fn header_has_exactly_negotiated_extensions() {
     assert_eq!(head_of(&mut pair, "b", &named), expected);
 }
 
+/// No client reports on the stream of retransmissions, so they keep naming their media section.
+#[test]
+fn retransmissions_always_name_their_media_section() {
+    let mut pair = Pair::new(1e9);
+    let mut extensions = ExtensionMap::empty();
+    extensions.set(4, Extension::RtpMid);
+    let now = pair.now;
+    pair.egress.retain(|_| false);
+    pair.egress.stream("v".into(), || OutgoingStream::new("v".into(), &extensions, SSRC, Some(RTX_SSRC), now));
+    let names_mid = |datagram: &[u8]| datagram[12..18] == [0xbe, 0xde, 0, 1, 0x40, b'v'];
+    assert!(names_mid(&pair.write()));
+    let receiver_report: Vec<u8> =
+        [0x81c9_0007_u32, 1, SSRC, 0, 0, 0, 0, 0].iter().flat_map(|word| word.to_be_bytes()).collect();
+    pair.report(&receiver_report);
+    assert!(!names_mid(&pair.write()));
+    let (_, retransmissions) = pair.report(&nack(1000, 1));
+    assert_eq!(retransmissions.iter().map(|datagram| names_mid(datagram)).collect::<Vec<_>>(), [true, true]);
+}
+
 #[test]
 fn media_and_reports_are_distinguished() {
     // VP8 with a common payload type, Opus with a marker; a receiver report, feedback; STUN, DTLS, too short.
