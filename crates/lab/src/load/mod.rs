@@ -37,4 +37,4 @@ pub use retrying::RetryingPoster;
 pub use run::{Hooks, Milestone, Outcome, Sample, run, run_with};
 pub use schedule::Arrivals;
 pub use secured::Secured;
-pub use source::loopback_source;
+pub use source::{PER_SOURCE, loopback_source};

@@ -100,15 +100,14 @@ impl<'a> Generators<'a> {
         let ramp = Duration::from_secs_f64(links as f64 / whole.ramp_per_s) + 2 * whole.patience;
         course.until("all connections are open", ramp, |course| course.count(Milestone::Connected) == all)?;
         let connected = course.read()?;
-        for generator in &mut self.children {
-            writeln!(generator.input).context("a generator has ended")?;
-        }
+        go_on(&mut self.children)?;
         let idle = course.read()?;
         let within = |lasts: Duration| lasts + 2 * whole.patience;
         course.until("the test begins", within(whole.idle), |course| course.count(Milestone::Test) == all)?;
         let (test, before) = (course.read()?, self.network.carried_bytes());
         course.until("the test ends", within(whole.test), |course| course.count(Milestone::Drained) == all)?;
         let (drained, after) = (course.read()?, self.network.carried_bytes());
+        go_on(&mut self.children)?;
         course.until("all results are there", within(whole.after), |course| course.parts.len() == all)?;
         let marks = Marks { begun, connected, idle, test, drained, end: course.read()? };
         let bytes = before.zip(after);
@@ -122,6 +121,11 @@ impl<'a> Generators<'a> {
         let outcome = merge::outcome(whole, started, std::mem::take(&mut course.parts), seconds, &marks);
         Ok((outcome, spread))
     }
+}
+
+/// Lets all generators go on after a milestone.
+fn go_on(generators: &mut [Generator]) -> anyhow::Result<()> {
+    generators.iter_mut().try_for_each(|generator| writeln!(generator.input)).context("a generator has ended")
 }
 
 /// Forwards the messages of a generator, and `None` at its end.

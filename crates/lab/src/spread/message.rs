@@ -1,6 +1,9 @@
 //! Messages between this process and a generator: one JSON object per line.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +14,7 @@ use crate::{
 };
 
 /// Load that a generator is to make. The first line of its standard input. An empty line follows when all generators
-/// are connected, and the end of the input ends the generator.
+/// are connected, and another one when all are drained. The end of the input ends the generator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Assignment {
     pub plan: Plan,
@@ -19,6 +22,8 @@ pub struct Assignment {
     pub target: String,
     pub transport: Transport,
     pub server: SocketAddr,
+    /// Addresses from which to connect. Empty: the generator chooses on loopback, and the kernel elsewhere.
+    pub sources: Vec<Ipv4Addr>,
     pub poll_every: Duration,
     pub publisher: PublisherPlace,
 }

@@ -7,11 +7,21 @@ use std::{
 
 use crate::{
     targets::{Options, Server, Target},
-    wire::namespace::{Namespace, configure, plug},
+    wire::namespace::{NEAR_DEVICE, Namespace, add_address, configure, frame_bytes, plug},
 };
 
 /// Number of namespaces with generators.
 const GENERATORS: usize = 2;
+/// Number of source addresses of each of these namespaces.
+const SOURCES: u32 = 8;
+
+/// Settings of Millrace for a crowd that has one address and no names, and whose publishers connect long before their
+/// first request.
+const CROWD: [&str; 3] = [
+    r#"limits.exempt=["127.0.0.0/8", "10.213.0.0/16"]"#,
+    "limits.connections_per_subject_max=1000000",
+    "limits.header_timeout=10m",
+];
 
 /// Network of one run.
 pub struct Network {
@@ -30,6 +40,12 @@ fn near(i: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 213, 10 + i as u8, 1)
 }
 
+/// Addresses from which generators connect at cable `i`. A search for a free port takes milliseconds when most ports
+/// of one address are in use.
+fn sources(i: usize) -> impl Iterator<Item = Ipv4Addr> {
+    (0..SOURCES).map(move |n| Ipv4Addr::from_bits(near(i).to_bits() + 100 + n))
+}
+
 fn far(i: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 213, 10 + i as u8, 2)
 }
@@ -46,7 +62,10 @@ impl Namespaces {
         let mut generators = Vec::new();
         for i in 0..GENERATORS {
             let generator = Namespace::new()?;
-            generator.run(move || plug(near(i), &far_device(i), thread))?;
+            generator.run(move || {
+                plug(near(i), &far_device(i), thread)?;
+                sources(i).try_for_each(|source| add_address(NEAR_DEVICE, source))
+            })?;
             servers.run(move || configure(&far_device(i), far(i)))?;
             generators.push(generator);
         }
@@ -83,13 +102,20 @@ impl Network {
     /// Errors: the server does not start.
     pub fn start_node(&self, i: usize, target: &'static dyn Target, options: &Options) -> anyhow::Result<Server> {
         let mut options = options.clone();
+        let mut set = |setting: &str| options.arguments.extend(["--set".to_owned(), setting.to_owned()]);
+        if target.can_listen_anywhere() {
+            CROWD.iter().copied().for_each(&mut set);
+        }
         let Some(namespaces) = &self.namespaces else { return target.start(&options) };
         // The network has no other clients.
         let listen = format!("server.listen={}:0", far(i % GENERATORS));
-        for setting in [&listen[..], "server.insecure_no_tls=true", "server.insecure_no_auth=true"] {
-            options.arguments.extend(["--set".to_owned(), setting.to_owned()]);
-        }
+        [&listen[..], "server.insecure_no_tls=true", "server.insecure_no_auth=true"].into_iter().for_each(set);
         namespaces.servers.run(move || target.start(&options))
+    }
+
+    /// Returns the addresses from which generator `i` connects; empty on loopback, where the generator has its own.
+    pub fn sources(&self, i: usize) -> Vec<Ipv4Addr> {
+        self.namespaces.iter().flat_map(|_| sources(i % GENERATORS)).collect()
     }
 
     /// Starts generator `i`.
@@ -106,7 +132,7 @@ impl Network {
     pub fn carried_bytes(&self) -> Option<(u64, u64)> {
         let servers = &self.namespaces.as_ref()?.servers;
         let sum = servers.run(|| {
-            let cable = |i| crate::wire::namespace::frame_bytes(None, &far_device(i));
+            let cable = |i| frame_bytes(None, &far_device(i));
             let each = (0..GENERATORS).map(cable).collect::<anyhow::Result<Vec<_>>>()?;
             Ok(each.into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
         });

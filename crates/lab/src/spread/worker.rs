@@ -46,10 +46,11 @@ fn make(
     lines: &Receiver<String>,
     report: &mut dyn FnMut(&Message) -> anyhow::Result<()>,
 ) -> anyhow::Result<Message> {
-    let Assignment { plan, target, transport, server, poll_every, publisher } = assignment;
+    let Assignment { plan, target, transport, server, sources, poll_every, publisher } = assignment;
     let target = find(target)?;
     target.prepare_clients(&Options::default())?;
     let endpoint = Endpoint::at(target, *transport, *server, *poll_every).with_publisher(*publisher);
+    let endpoint = endpoint.with_sources(sources.clone());
     let report = std::cell::RefCell::new(report);
     let hooks = Hooks {
         // The server is observed by the process that has started it.
@@ -58,7 +59,8 @@ fn make(
         see: &mut |second| drop((report.borrow_mut())(&Message::Second(Box::new(second.clone())))),
         reach: &mut |milestone| {
             (report.borrow_mut())(&Message::Reached(milestone))?;
-            if milestone == Milestone::Connected {
+            // The servers are sampled while all connections are open.
+            if matches!(milestone, Milestone::Connected | Milestone::Drained) {
                 lines.recv().context("the process that has assigned this load has ended")?;
             }
             Ok(())

@@ -359,15 +359,16 @@ impl Bench<'_> {
             let detail = format!("over loopback instead of network namespaces: {why}");
             run.validity.push(Finding { code: "no_namespace".into(), detail, invalidates: false });
         }
-        let assign = |(plan, server): (Plan, &Server)| Assignment {
+        let assign = |(i, (plan, server)): (usize, (Plan, &Server))| Assignment {
             plan,
             target: job.target.name().into(),
             transport: job.transport,
             server: server.address,
+            sources: network.sources(i),
             poll_every: p.poll_every,
             publisher: p.publisher,
         };
-        let assignments: Vec<_> = division.plans(plan).into_iter().zip(&servers).map(assign).collect();
+        let assignments: Vec<_> = division.plans(plan).into_iter().zip(&servers).enumerate().map(assign).collect();
         let (stop, view) = (self.stop, &mut *self.view);
         let mut make = || -> anyhow::Result<()> {
             let generators = Generators::start(&network, servers.len())?;

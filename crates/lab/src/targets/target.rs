@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{Options, Server, Transport};
-use crate::load::{Dialect, LoadTarget, Role, loopback_source};
+use crate::load::{Dialect, LoadTarget, PER_SOURCE, Role, loopback_source};
 
 /// One kind of server under test.
 pub trait Target: Sync {
@@ -93,6 +93,7 @@ pub struct Endpoint {
     poll_every: Duration,
     publisher: PublisherPlace,
     device: Option<fn(usize) -> Ipv4Addr>,
+    sources: Vec<Ipv4Addr>,
 }
 
 impl Endpoint {
@@ -105,7 +106,7 @@ impl Endpoint {
     /// Returns the endpoint of a server that another process has started.
     pub fn at(target: &'static dyn Target, transport: Transport, address: SocketAddr, poll_every: Duration) -> Self {
         let (publish_address, publisher) = (address, PublisherPlace::Clients);
-        Self { target, transport, address, publish_address, poll_every, publisher, device: None }
+        Self { target, transport, address, publish_address, poll_every, publisher, device: None, sources: Vec::new() }
     }
 
     pub fn with_publisher(self, publisher: PublisherPlace) -> Self {
@@ -115,6 +116,12 @@ impl Endpoint {
     /// Gives each connection to the server's address the source address that `device` returns for its number.
     pub fn with_devices(self, device: fn(usize) -> Ipv4Addr) -> Self {
         Self { device: Some(device), ..self }
+    }
+
+    /// Gives [`PER_SOURCE`] connections each source address in turn. Empty: loopback addresses, or those that the
+    /// kernel chooses.
+    pub fn with_sources(self, sources: Vec<Ipv4Addr>) -> Self {
+        Self { sources, ..self }
     }
 
     fn transport_of(&self, role: Role) -> Transport {
@@ -139,7 +146,8 @@ impl LoadTarget for Endpoint {
     fn source(&self, address: SocketAddr, number: usize) -> Option<IpAddr> {
         match self.device {
             Some(device) => (address.ip() == self.address.ip()).then(|| device(number).into()),
-            None => loopback_source(address, number),
+            None if self.sources.is_empty() => loopback_source(address, number),
+            None => Some(self.sources[number / PER_SOURCE % self.sources.len()].into()),
         }
     }
 

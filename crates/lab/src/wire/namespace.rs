@@ -138,8 +138,15 @@ pub fn plug(near: Ipv4Addr, far_device: &str, far_thread: i32) -> anyhow::Result
 ///
 /// Errors: no root, or no such device.
 pub fn configure(device: &str, address: Ipv4Addr) -> anyhow::Result<()> {
-    ip(&["addr", "add", &format!("{address}/24"), "dev", device])?;
+    add_address(device, address)?;
     up(device)
+}
+
+/// Gives a device one more address in a network of 256.
+///
+/// Errors: no root, or no such device.
+pub fn add_address(device: &str, address: Ipv4Addr) -> anyhow::Result<()> {
+    ip(&["addr", "add", &format!("{address}/24"), "dev", device])
 }
 
 /// Checks whether [`across`] works on this machine.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use millrace_lab::{
     load::{Arrivals, Hooks, Milestone, Plan, Rate, Sample, Shape, run_with},
     recording::PhaseName,
-    targets::{CLUSTER_NODE, Endpoint, Options, find},
+    targets::{CLUSTER_NODE, Endpoint, Options, Transport, find},
 };
 
 #[test]
@@ -39,7 +39,9 @@ fn killed_node_loses_and_doubles_nothing() {
         let test = outcome.phase(PhaseName::Test).expect("a test");
         let counts = test.counts;
         let what = format!("{transport}: {counts:?} {:?}", outcome.validity);
-        assert!(counts.broken > 0, "the killed node had connections: {what}");
+        // Between two polls, a phone has a connection to the balancer only.
+        let is_connected = *transport != Transport::Polling;
+        assert!(counts.broken > 0 || !is_connected, "the killed node had connections: {what}");
         assert_eq!((counts.scheduled, counts.sent, counts.delivered), (600, 600, 600), "{what}");
         assert_eq!(counts.lost + counts.duplicated + counts.gaps + counts.refused, 0, "{what}");
         // A car publishes five times a second, so a phone is silent for at least 0.2 s.

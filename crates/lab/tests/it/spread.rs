@@ -38,22 +38,30 @@ fn measure(change: impl Fn(&mut Assignment)) -> anyhow::Result<(Outcome, Spread)
     let division = Division::of(&plan, 60)?;
     let start = |i| network.start_node(i, target(), &Options::default());
     let servers: Vec<Server> = (0..division.nodes()).map(start).collect::<anyhow::Result<_>>()?;
-    let assign = |(plan, server): (Plan, &Server)| {
+    let assign = |(i, (plan, server)): (usize, (Plan, &Server))| {
         let mut assignment = Assignment {
             plan,
             target: "millrace".into(),
             transport: Transport::Sse,
             server: server.address,
+            sources: network.sources(i),
             poll_every: Duration::from_secs(1),
             publisher: PublisherPlace::Server,
         };
         change(&mut assignment);
         assignment
     };
-    let assignments: Vec<Assignment> = division.plans(&plan).into_iter().zip(&servers).map(assign).collect();
+    let assignments: Vec<Assignment> =
+        division.plans(&plan).into_iter().zip(&servers).enumerate().map(assign).collect();
     let generators = Generators::start(&network, servers.len())?;
     assert_eq!(generators.pids().len(), 2);
-    generators.run(&plan, &assignments, &mut || Ok(Sample::default()), &mut |_| {})
+    let descriptors = |pid: u32| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count) as u64;
+    let mut observe = || {
+        let mut sample = Sample::default();
+        sample.server.descriptors = servers.iter().flat_map(Server::root_pids).map(descriptors).sum();
+        Ok(sample)
+    };
+    generators.run(&plan, &assignments, &mut observe, &mut |_| {})
 }
 
 #[test]
@@ -70,6 +78,8 @@ fn two_generators_make_one_load() {
     let by_second: u64 = outcome.seconds.iter().map(|second| second.counts.delivered).sum();
     assert_eq!(by_second, 480, "{what}");
     assert!((1.9..8.0).contains(&(test.end_s - test.start_s)), "{} s: {what}", test.end_s - test.start_s);
+    // All connections are still open when the servers are sampled.
+    assert!(test.server.descriptors > 2 * CARS as u64, "{} descriptors: {what}", test.server.descriptors);
     assert!(test.generator.cpu_s() > 0.0 && test.generator.descriptors > 2 * CARS as u64, "{what}");
     if spread.namespaces > 0 {
         // Each record passes the network twice, with the headers of Ethernet, IP and TCP.
