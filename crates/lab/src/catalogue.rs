@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn catalogue_has_each_scenario_with_its_duration() {
-        let machine = Machine { cpus: vec![0, 1], descriptors: 20_000 };
+        let machine = Machine { cpus: vec![0, 1], descriptors: 20_000, memory_bytes: 24 << 30 };
         for scenario in SCENARIOS {
             let entry = of(scenario, &machine);
             let quick = entry.forms.iter().find(|form| form.form == Form::Quick).expect("a quick form");

@@ -22,6 +22,7 @@ pub mod report;
 pub mod scenarios;
 pub mod shell;
 pub mod slo;
+pub mod spread;
 pub mod stats;
 pub mod sweep;
 pub mod targets;

@@ -116,6 +116,24 @@ pub struct Run {
     /// The emulated link between the clients and the server, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkRun>,
+    /// Processes and network of a load that was spread over several server nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Spread>,
+}
+
+/// Processes and network of a load that was spread over several server nodes, each with a generator process of its
+/// own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Spread {
+    /// Number of server nodes, and of generator processes.
+    pub nodes: u64,
+    /// Number of network namespaces of the generators. 0: servers and generators used loopback.
+    pub namespaces: u64,
+    /// Bytes between generators and servers during the test, with Ethernet headers and ACKs. `None` on loopback, which
+    /// other processes use as well.
+    pub up_bytes: Option<u64>,
+    pub down_bytes: Option<u64>,
 }
 
 /// Counters of an emulated link in one run.
@@ -289,6 +307,9 @@ pub struct Phase {
     pub lateness_us: Histogram,
     /// Upper bound of the time that received data waited in a socket while the generator handled other connections.
     pub lag_us: Histogram,
+    /// Longest time between two messages at one receiver. 0: no receiver got two messages.
+    #[serde(default)]
+    pub silence_us: u64,
     pub server: Usage,
     pub generator: Usage,
     #[serde(default)]
@@ -501,6 +522,7 @@ mod tests {
             probe_us: empty(),
             lateness_us: empty(),
             lag_us: empty(),
+            silence_us: 1500,
             server: usage,
             generator: Usage::default(),
             watched: Some(Watched { seconds: 2.0, cores_busy: vec![0.5, 1.0], ..Watched::default() }),

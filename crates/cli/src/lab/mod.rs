@@ -18,6 +18,7 @@ mod run;
 mod signals;
 mod supervised;
 mod view;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -62,6 +63,9 @@ enum Command {
     Battery(battery::Args),
     /// Show the limits of this machine and the commands that raise them
     Doctor(doctor::Args),
+    /// Make the load that standard input assigns, as a process of `run`
+    #[command(hide = true)]
+    Worker(worker::Args),
 }
 
 pub fn run(args: Args) -> ExitCode {
@@ -76,6 +80,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Heartbeat(args) => heartbeat::run(args),
         Command::Battery(args) => battery::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Worker(args) => worker::run(&args),
     };
     result.unwrap_or_else(|error| {
         if output::is_closed_pipe(&error) {

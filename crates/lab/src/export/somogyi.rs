@@ -12,8 +12,6 @@ use super::{
     statistics::Statistics,
 };
 
-/// Target whose connections use TLS.
-const SECURED: &str = "millrace-tls";
 /// Part of the scenario somogyi-tls with the experiment of the thesis.
 const LATENCY: &str = "latency";
 
@@ -35,11 +33,12 @@ pub fn latency(recording: &Recording) -> Vec<Row> {
     groups(recording).iter().flat_map(rows).collect()
 }
 
-/// Returns the lines of table 11. A secured transport has a name of its own, as in the thesis.
+/// Returns the lines of table 11. A secured transport has a name of its own, as in the thesis: `websocket_tls` is TLS
+/// 1.3, `websocket_tls12` is TLS 1.2.
 pub fn tls_latency(recording: &Recording) -> Vec<Row> {
     let row = |group: &Group| {
         let Run { target, transport, .. } = group.first;
-        let secured = if target == SECURED { "_tls" } else { "" };
+        let secured = target.strip_prefix("millrace-").map(|tls| format!("_{tls}")).unwrap_or_default();
         let statistics = Statistics::ms(&group.pooled(PhaseName::Test, |test| &test.latency_us));
         measured("technology", &format!("{}{secured}", thesis_name(transport)), statistics, group)
     };

@@ -3,6 +3,8 @@
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getpriority_process, getrlimit, setpriority_process, setrlimit};
 
+use super::proc;
+
 /// Nice value of servers and generators: a higher priority than normal processes, but a lower one than the kernel
 /// needs.
 const NICE: i32 = -10;
@@ -26,6 +28,14 @@ pub fn raise_descriptors(wanted: u64) -> anyhow::Result<()> {
             limit.maximum.unwrap_or_default()
         )
     })
+}
+
+/// Returns the memory of this machine.
+///
+/// Errors: `/proc/meminfo` cannot be read.
+pub fn memory_bytes() -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    proc::number(&text, "MemTotal").context("no MemTotal in /proc/meminfo")
 }
 
 /// Raises the priority of this thread and its children, and returns the previous nice value. Returns `None`, without

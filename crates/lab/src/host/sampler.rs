@@ -60,6 +60,17 @@ impl Sampler {
         settings: Settings,
         now: impl Fn() -> Duration + Send + 'static,
     ) -> io::Result<Sampler> {
+        Self::start_beside(roots, &[], settings, now)
+    }
+
+    /// Starts the thread like [`Sampler::start`]. `ours`: processes that are not sampled, and do not count as other
+    /// processes of the machine either.
+    pub fn start_beside(
+        roots: &[Root],
+        ours: &[u32],
+        settings: Settings,
+        now: impl Fn() -> Duration + Send + 'static,
+    ) -> io::Result<Sampler> {
         if settings.samples_max < 2 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a series needs at least two samples"));
         }
@@ -67,6 +78,7 @@ impl Sampler {
         let series = Arc::new(Mutex::new(Series { trees: names, samples: Vec::new() }));
         let mut reader = Reader {
             trees: roots.iter().map(|root| Tree::new(root.pid)).collect(),
+            ours: ours.to_vec(),
             others: Others::default(),
             pss_due: now(),
             pss_interval: settings.pss_interval,
@@ -149,6 +161,7 @@ fn sample<N: Fn() -> Duration>(
 
 struct Reader<N> {
     trees: Vec<Tree>,
+    ours: Vec<u32>,
     others: Others,
     pss_due: Duration,
     pss_interval: Duration,
@@ -165,7 +178,8 @@ impl<N: Fn() -> Duration> Reader<N> {
         }
         let trees = self.trees.iter_mut().map(|tree| tree.sample(&all, with_pss)).collect();
         let own = std::process::id();
-        let is_ours = |pid: u32| pid == own || self.trees.iter().any(|tree| tree.contains(pid));
+        let is_ours =
+            |pid: u32| pid == own || self.ours.contains(&pid) || self.trees.iter().any(|tree| tree.contains(pid));
         let (others_s, busiest_other) = self.others.look(&all, at.as_secs_f64(), is_ours);
         Ok(Sample {
             at_s: at.as_secs_f64(),

@@ -14,6 +14,7 @@ pub mod null;
 pub mod payload;
 pub mod peers;
 mod plan;
+mod retrying;
 mod run;
 mod schedule;
 #[cfg(test)]
@@ -32,7 +33,8 @@ mod worker;
 pub use clients::ClientGroup;
 pub use dialect::{Dialect, Event, LoadTarget, Role};
 pub use plan::{Plan, Rate, Shape};
-pub use run::{Outcome, Sample, run, run_seen};
+pub use retrying::RetryingPoster;
+pub use run::{Hooks, Milestone, Outcome, Sample, run, run_with};
 pub use schedule::Arrivals;
 pub use secured::Secured;
-pub use source::loopback_source;
+pub use source::{PER_SOURCE, loopback_source};

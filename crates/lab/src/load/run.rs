@@ -30,6 +30,7 @@ use crate::{
     recording::{Counts, Finding, Phase, PhaseName, Second, TEST_LEAD, Usage},
 };
 use anyhow::bail;
+use serde::{Deserialize, Serialize};
 
 /// Sample of server and machine that an observer outside the generator takes once a second.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,16 +66,35 @@ pub fn run(
     target: &dyn LoadTarget,
     observe: &mut dyn FnMut() -> anyhow::Result<Sample>,
 ) -> anyhow::Result<Outcome> {
-    run_seen(plan, target, observe, &mut |_| {})
+    run_with(plan, target, Hooks { observe, see: &mut |_| {}, reach: &mut |_| Ok(()) })
 }
 
-/// Runs the plan like [`run`]. Calls `see` with each second when the second is complete, which is one second later.
-pub fn run_seen(
-    plan: &Plan,
-    target: &dyn LoadTarget,
-    observe: &mut dyn FnMut() -> anyhow::Result<Sample>,
-    see: &mut dyn FnMut(&Second),
-) -> anyhow::Result<Outcome> {
+/// Moment of a run at which its caller may act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Milestone {
+    /// All connections are open.
+    Connected,
+    /// The test begins; its first publication is due after [`TEST_LEAD`].
+    Test,
+    /// Half of the test is over.
+    Halfway,
+    /// The test is over, and all deliveries have arrived or are given up.
+    Drained,
+}
+
+/// Functions that a run calls.
+pub struct Hooks<'a> {
+    /// Samples the server: once a second, and at the start and the end of each phase.
+    pub observe: &'a mut dyn FnMut() -> anyhow::Result<Sample>,
+    /// Takes each second when it is complete, which is one second later.
+    pub see: &'a mut dyn FnMut(&Second),
+    /// Acts at a milestone. The run goes on when the function returns.
+    pub reach: &'a mut dyn FnMut(Milestone) -> anyhow::Result<()>,
+}
+
+/// Runs the plan like [`run`], with all hooks.
+pub fn run_with(plan: &Plan, target: &dyn LoadTarget, hooks: Hooks<'_>) -> anyhow::Result<Outcome> {
     plan.check()?;
     let (sender, inbox) = channel();
     let shared = Shared {
@@ -105,7 +125,7 @@ pub fn run_seen(
             };
             thread::Builder::new().name(format!("lab-load-{index}")).spawn_scoped(scope, body)?;
         }
-        let mut controller = RunController::new(plan, &shared, inbox, observe, see);
+        let mut controller = RunController::new(plan, &shared, inbox, hooks);
         let outcome = controller.conduct();
         shared.stage.store(Stage::Stop as u32, Release);
         outcome
@@ -156,12 +176,11 @@ fn settle(plan: &Plan, index: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-struct RunController<'a> {
+struct RunController<'a, 'h> {
     plan: &'a Plan,
     shared: &'a Shared,
     inbox: Inbox<Report>,
-    observe: &'a mut dyn FnMut() -> anyhow::Result<Sample>,
-    see: &'a mut dyn FnMut(&Second),
+    hooks: Hooks<'h>,
     threads: Vec<u32>,
     connected: usize,
     drained: usize,
@@ -186,20 +205,13 @@ struct Reading {
     generator: Usage,
 }
 
-impl<'a> RunController<'a> {
-    fn new(
-        plan: &'a Plan,
-        shared: &'a Shared,
-        inbox: Inbox<Report>,
-        observe: &'a mut dyn FnMut() -> anyhow::Result<Sample>,
-        see: &'a mut dyn FnMut(&Second),
-    ) -> Self {
+impl<'a, 'h> RunController<'a, 'h> {
+    fn new(plan: &'a Plan, shared: &'a Shared, inbox: Inbox<Report>, hooks: Hooks<'h>) -> Self {
         Self {
             plan,
             shared,
             inbox,
-            observe,
-            see,
+            hooks,
             threads: Vec::new(),
             connected: 0,
             drained: 0,
@@ -228,6 +240,7 @@ impl<'a> RunController<'a> {
             bail!("not all connections could be opened within {ramp:?}: {why}");
         }
         let mut marks = vec![(PhaseName::Connect, begun, self.now_ns(), self.read())];
+        (self.hooks.reach)(Milestone::Connected)?;
         if !plan.idle.is_zero() || !plan.probe.is_zero() {
             let idle = self.enter(Stage::Idle);
             self.until(plan.idle, |_| false)?;
@@ -237,7 +250,10 @@ impl<'a> RunController<'a> {
         self.shared.test_at_ns.store(self.now_ns() + TEST_LEAD.as_nanos() as u64, Release);
         let waited = self.waited_ns();
         let test = self.enter(Stage::Test);
-        self.until(plan.test + TEST_LEAD, |_| false)?;
+        (self.hooks.reach)(Milestone::Test)?;
+        self.until(plan.test / 2 + TEST_LEAD, |_| false)?;
+        (self.hooks.reach)(Milestone::Halfway)?;
+        self.until(plan.test - plan.test / 2, |_| false)?;
         let end = self.now_ns();
         let is_quiet = plan.streams() == 0;
         self.until(if is_quiet { Duration::ZERO } else { plan.patience }, |controller| controller.drained == all)?;
@@ -245,6 +261,7 @@ impl<'a> RunController<'a> {
         let took_ns = (self.now_ns() - test.at_ns).max(1);
         self.waited_share = (self.waited_ns() - waited) as f64 / (took_ns as f64 * all as f64);
         let after = self.enter(Stage::After);
+        (self.hooks.reach)(Milestone::Drained)?;
         self.until(plan.after, |_| false)?;
         let end = self.now_ns();
         marks.push((PhaseName::After, after, end, self.read()));
@@ -281,7 +298,7 @@ impl<'a> RunController<'a> {
         if self.server_is_gone {
             return self.last.sample;
         }
-        (self.observe)().unwrap_or_else(|error| {
+        (self.hooks.observe)().unwrap_or_else(|error| {
             self.server_is_gone = true;
             self.findings.push(Finding {
                 code: "server_died".into(),
@@ -336,7 +353,7 @@ impl<'a> RunController<'a> {
     /// Passes a second to `see`. All reports of that second have arrived.
     fn show(&mut self, index: Option<u64>) {
         if let Some(second) = index.and_then(|index| self.seconds.get(&index)) {
-            (self.see)(second);
+            (self.hooks.see)(second);
         }
     }
 
@@ -400,6 +417,7 @@ impl<'a> RunController<'a> {
                 probe_us: page.probe,
                 lateness_us: page.lateness,
                 lag_us: page.lag,
+                silence_us: page.silence_ns / 1000,
                 server: last.sample.server.since(&first.sample.server),
                 generator: last.generator.since(&first.generator),
                 watched: None,

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Maximum number of connections from one source address, well below the 28,232 ports that Linux offers for one.
-const PER_SOURCE: usize = 4000;
+pub const PER_SOURCE: usize = 4000;
 
 /// Returns the source address of connection `i`: 127.x.0.1 and following, because the ports of one address do not
 /// suffice. x depends on the process id, so that consecutive runs use different addresses. Only for loopback targets.

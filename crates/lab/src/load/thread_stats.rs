@@ -30,11 +30,14 @@ pub struct PhaseStats {
     pub probe: Histogram,
     pub lateness: Histogram,
     pub lag: Histogram,
+    /// Longest time between two messages at one receiver.
+    pub silence_ns: u64,
 }
 
 impl PhaseStats {
     pub fn add(&mut self, other: &PhaseStats) {
         self.counts += other.counts;
+        self.silence_ns = self.silence_ns.max(other.silence_ns);
         for (sum, one) in [
             (&mut self.latency, &other.latency),
             (&mut self.service, &other.service),
@@ -53,6 +56,8 @@ pub struct ThreadStats<'a> {
     ledger: &'a PublicationTable,
     bytes: usize,
     pub tallies: Vec<Tally>,
+    /// Time of the newest message of each receiver; 0 before its first message.
+    newest_ns: Vec<u64>,
     /// Counts of the current second.
     pub counts: Counts,
     /// Latencies of the current second.
@@ -64,11 +69,13 @@ pub struct ThreadStats<'a> {
 }
 
 impl<'a> ThreadStats<'a> {
-    pub fn new(ledger: &'a PublicationTable, bytes: usize, tallies: usize) -> Self {
+    /// `receivers`: number of receivers; they share the tallies evenly.
+    pub fn new(ledger: &'a PublicationTable, bytes: usize, tallies: usize, receivers: usize) -> Self {
         Self {
             ledger,
             bytes,
             tallies: vec![Tally::default(); tallies],
+            newest_ns: vec![0; receivers],
             counts: Counts::default(),
             latency: Histogram::default(),
             page: PhaseStats::default(),
@@ -101,6 +108,11 @@ impl<'a> ThreadStats<'a> {
             }
             Arrival::Late => self.counts.reordered += 1,
             Arrival::InOrder => {}
+        }
+        let newest_ns = &mut self.newest_ns[receiver.tallies_at / receiver.streams as usize];
+        let before_ns = std::mem::replace(newest_ns, now_ns);
+        if before_ns > 0 {
+            self.page.silence_ns = self.page.silence_ns.max(now_ns.saturating_sub(before_ns));
         }
         self.counts.delivered += 1;
         self.delivered += 1;

@@ -47,10 +47,20 @@ impl Watch {
     ///
     /// Errors: the machine cannot be observed.
     pub fn start(pids: &[u32], metrics: Option<(SocketAddr, &'static str)>) -> anyhow::Result<Watch> {
+        Self::start_beside(pids, &[], metrics)
+    }
+
+    /// Starts to observe like [`Watch::start`]. `generators`: processes that do not count as other processes of the
+    /// machine.
+    pub fn start_beside(
+        pids: &[u32],
+        generators: &[u32],
+        metrics: Option<(SocketAddr, &'static str)>,
+    ) -> anyhow::Result<Watch> {
         let started = Instant::now();
         let roots: Vec<Root> = pids.iter().map(|pid| Root { name: "server".into(), pid: *pid }).collect();
         let settings = Settings { interval: AT_LEAST_EVERY, pss_interval: PSS_EVERY, ..Settings::default() };
-        let sampler = Sampler::start(&roots, settings, move || started.elapsed())?;
+        let sampler = Sampler::start_beside(&roots, generators, settings, move || started.elapsed())?;
         let scraper = metrics.map(|(address, path)| Scraper::start(address, path, started)).transpose()?;
         Ok(Watch { sampler, scraper, started, pss_bytes: 0 })
     }

@@ -31,6 +31,7 @@
 //! before. An experiment records [tables](crate::recording::Table), runs, or both.
 
 mod carcare_latency;
+mod carcare_load;
 mod carcare_reliability;
 pub mod carcare_wire;
 mod karadogan_arm_probe;
@@ -82,9 +83,10 @@ pub static SCENARIOS: &[Scenario] = &[
         include_str!("carcare_reliability/scenario.toml"),
         &carcare_reliability::CarcareReliability,
     ),
-    Scenario::sweep("carcare-load", include_str!("carcare_load/scenario.toml")),
+    Scenario::sweep("carcare-load", include_str!("carcare_load/scenario.toml")).with(carcare_load::tables),
     Scenario::sweep("networks", include_str!("networks/scenario.toml")).with(networks::tables),
-    Scenario::sweep("somogyi-tls", include_str!("somogyi_tls/scenario.toml")).with(somogyi_tls::tables),
+    Scenario::sweep("somogyi-tls", include_str!("somogyi_tls/scenario.toml"))
+        .with_measured(somogyi_tls::tables, somogyi_tls::bytes::measure),
     Scenario::experiment("lozano-paths", include_str!("lozano_paths/scenario.toml"), &lozano_paths::LozanoPaths),
     Scenario::experiment("lozano-queues", include_str!("lozano_queues/scenario.toml"), &lozano_queues::LozanoQueues),
     Scenario::experiment("lozano-free", include_str!("lozano_free/scenario.toml"), &lozano_free::LozanoFree),
@@ -132,13 +134,14 @@ mod tests {
 
     #[test]
     fn every_form_of_every_scenario_can_be_run() {
+        let machine = Machine { cpus: vec![0, 1], descriptors: 20_000, memory_bytes: 24 << 30 };
         for scenario in SCENARIOS {
             let about = scenario.about();
             assert!(!about.title.is_empty() && about.summary.len() <= 110, "{}: {about:?}", scenario.name);
             for form in FORMS {
                 let what = format!("{} {form:?}", scenario.name);
                 let settings = Settings::read(scenario, form, &[]).unwrap_or_else(|error| panic!("{what}: {error:#}"));
-                let design = Design::of(scenario, &settings, &Machine { cpus: vec![0, 1], descriptors: 20_000 }, 1);
+                let design = Design::of(scenario, &settings, &machine, 1);
                 let design = design.unwrap_or_else(|error| panic!("{what}: {error:#}"));
                 let most = if form == Form::Quick { 60.0 } else { 48.0 * 3600.0 };
                 assert!(design.estimate_s() < most, "{what} takes {} s", design.estimate_s());

@@ -18,12 +18,13 @@ use super::{
 };
 use crate::{
     judged::judged,
-    load::{self, Plan},
+    load::{self, Hooks, Milestone, Plan},
     observe::Watch,
     path::{Report, TunCable, activity::PACKETS_MAX, congestion_control},
-    recording::{Finding, Form, PhaseName, ReaderTraffic, Run, Table},
+    recording::{Finding, Form, PhaseName, ReaderTraffic, Run, Second, Table},
     slo::Slo,
-    targets::{Endpoint, Options, PublisherPlace, Server},
+    spread::{Assignment, Division, Generators, Network},
+    targets::{CLUSTER_NODE, Endpoint, Options, PublisherPlace, Server},
     wire::namespace::{self, FAR_DEVICE, NEAR_DEVICE},
     wire_cost::WireCostReport,
 };
@@ -31,6 +32,9 @@ use crate::{
 /// Findings that the machine may have caused. In the quick form they do not invalidate a run: that form checks
 /// whether things work, not how fast they are.
 const NOISE: [&str; 6] = ["generator_bound", "steal", "others", "crowded", "link_bound", "link_late"];
+
+/// Descriptors of a node in addition to those of its connections.
+const SERVER_DESCRIPTORS_BESIDE: u64 = 100;
 
 /// Result of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -222,9 +226,14 @@ impl Bench<'_> {
                 let cable = TunCable::new(config, Traces::default(), plan.seed, None).with_activity();
                 self.load_over(cable.with_congestion(congestion), &mut run, &plan, job, start)?
             }
+            None if p.connections_per_node > 0 => {
+                self.spread(&mut run, &plan, job, &options)?;
+                self.accept_noise(&mut run.validity);
+                return Ok(run);
+            }
             None => {
-                let server = reused.map_or_else(start, |index| Ok(self.kept.swap_remove(index).2))?;
-                self.load(&mut run, &plan, job, &server);
+                let mut server = reused.map_or_else(start, |index| Ok(self.kept.swap_remove(index).2))?;
+                self.load(&mut run, &plan, job, &mut server);
                 server
             }
         };
@@ -267,7 +276,7 @@ impl Bench<'_> {
         let congestion = cable.congestion().to_owned();
         let (server, started, drops) = namespace::across(&cable, start, |mut server| {
             server.move_to(namespace::FAR, publishers);
-            let started = self.load(run, plan, job, &server);
+            let started = self.load(run, plan, job, &mut server);
             // A server that has died is a finding of its own.
             let far = server.root_pids().first().and_then(|pid| namespace::drops(Some(*pid), FAR_DEVICE).ok());
             let drops = namespace::drops(None, NEAR_DEVICE)? + far.unwrap_or_default();
@@ -292,7 +301,7 @@ impl Bench<'_> {
 
     /// Loads the server and fills in the run. Returns the time from which the times of the run count, or `None` if the
     /// run failed.
-    fn load(&mut self, run: &mut Run, plan: &Plan, job: &Job, server: &Server) -> Option<Instant> {
+    fn load(&mut self, run: &mut Run, plan: &Plan, job: &Job, server: &mut Server) -> Option<Instant> {
         let (stop, view) = (self.stop, &mut *self.view);
         let is_far = server.address.ip() == namespace::FAR;
         // Metrics do not pass the link: their packets would take its rate and keep its radio active.
@@ -305,15 +314,18 @@ impl Bench<'_> {
         }
         let mut make = || -> anyhow::Result<Instant> {
             let mut watch = Watch::start(&server.root_pids(), metrics)?;
-            let outcome = load::run_seen(
-                plan,
-                &endpoint,
-                &mut || {
+            let hooks = Hooks {
+                observe: &mut || {
                     check(stop)?;
                     watch.look()
                 },
-                &mut |second| view.show(&Event::Second(second)),
-            )?;
+                see: &mut |second| view.show(&Event::Second(second)),
+                reach: &mut |milestone| match milestone {
+                    Milestone::Halfway if job.parameters.failover => server.kill_part(CLUSTER_NODE),
+                    _ => Ok(()),
+                },
+            };
+            let outcome = load::run_with(plan, &endpoint, hooks)?;
             let seen = watch.finish(outcome.started);
             (run.phases, run.seconds, run.validity) = (outcome.phases, outcome.seconds, outcome.validity);
             seen.fill_in(&mut run.phases, &mut run.seconds);
@@ -327,6 +339,61 @@ impl Bench<'_> {
                 None
             }
         }
+    }
+}
+
+impl Bench<'_> {
+    /// Starts as many nodes as the load requires, loads each from a generator process of its own, and fills in the run.
+    ///
+    /// Errors: a node does not start.
+    fn spread(&mut self, run: &mut Run, plan: &Plan, job: &Job, options: &Options) -> anyhow::Result<()> {
+        let p = &job.parameters;
+        let connections_max = self.machine.connections(p.connections_per_node);
+        let division = Division::of(plan, connections_max)?;
+        let network = Network::new(job.target);
+        let options = Options { descriptors: connections_max + SERVER_DESCRIPTORS_BESIDE, ..options.clone() };
+        let start =
+            |i| network.start_node(i, job.target, &options).with_context(|| format!("node {i} of {}", job.name));
+        let servers = (0..division.nodes()).map(start).collect::<anyhow::Result<Vec<_>>>()?;
+        if let Some(why) = network.why_loopback() {
+            let detail = format!("over loopback instead of network namespaces: {why}");
+            run.validity.push(Finding { code: "no_namespace".into(), detail, invalidates: false });
+        }
+        let assign = |(i, (plan, server)): (usize, (Plan, &Server))| Assignment {
+            plan,
+            target: job.target.name().into(),
+            transport: job.transport,
+            server: server.address,
+            sources: network.sources(i),
+            poll_every: p.poll_every,
+            publisher: p.publisher,
+        };
+        let assignments: Vec<_> = division.plans(plan).into_iter().zip(&servers).enumerate().map(assign).collect();
+        let (stop, view) = (self.stop, &mut *self.view);
+        let mut make = || -> anyhow::Result<()> {
+            let generators = Generators::start(&network, servers.len())?;
+            let pids: Vec<u32> = servers.iter().flat_map(Server::root_pids).collect();
+            let mut watch = Watch::start_beside(&pids, &generators.pids(), None)?;
+            let mut observe = || {
+                check(stop)?;
+                watch.look()
+            };
+            let mut see = |second: &Second| view.show(&Event::Second(second));
+            let (outcome, spread) = generators.run(plan, &assignments, &mut observe, &mut see)?;
+            let seen = watch.finish(outcome.started);
+            (run.phases, run.seconds, run.spread) = (outcome.phases, outcome.seconds, Some(spread));
+            run.validity.extend(outcome.validity);
+            seen.fill_in(&mut run.phases, &mut run.seconds);
+            run.validity.extend(seen.findings(&run.phases));
+            Ok(())
+        };
+        if let Err(error) = make() {
+            check(stop)?;
+            let tail = servers.first().map(Server::log_tail).unwrap_or_default();
+            let detail = format!("{error:#}; the log of the first node ends:\n{tail}");
+            run.validity.push(Finding { code: "failed".into(), detail, invalidates: true });
+        }
+        Ok(())
     }
 }
 

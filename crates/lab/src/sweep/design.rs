@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_pcg::Pcg64;
 
-use super::{Job, Kind, Machine, Parameters, Scenario, Settings, machine::descriptors};
+use super::{Job, Kind, Machine, Parameters, Scenario, Settings};
 use crate::{load::Plan, targets};
 
 /// All runs of a scenario, in the order of execution.
@@ -36,6 +36,13 @@ impl Design {
         }
         let mut blocks: Vec<Vec<Job>> = Vec::new();
         for (part, parameters) in settings.sweep()? {
+            // A scenario goes on without the part whose servers are not installed.
+            if parameters.failover
+                && let Some(why) = unavailable(&parameters)?
+            {
+                design.left_out.push(format!("{part} SKIPPED: {why}"));
+                continue;
+            }
             let parameters = Arc::new(design.fitting(&part, parameters, machine)?);
             for name in &parameters.targets {
                 design.targets.insert(name.clone());
@@ -64,12 +71,12 @@ impl Design {
             *levels = fit;
             Ok(())
         };
-        let (cpus, most) = (machine.cpus.len(), machine.descriptors);
+        let cpus = machine.cpus.len();
         keep(&mut parameters.server_cpus, "server_cpus", format!("this machine has {cpus}"), &|level| level <= cpus)?;
-        let shape = parameters.shape;
-        let needed = |clients| descriptors(&Plan { shape, clients, ..Plan::default() });
-        let why = format!("a process may have {most} descriptors (millrace lab doctor)");
-        keep(&mut parameters.clients, "clients", why, &|clients| needed(clients) <= most)?;
+        let (shape, per_node) = (parameters.shape, parameters.connections_per_node);
+        let why = machine.limit(per_node);
+        let fits = |clients| machine.fits(&Plan { shape, clients, ..Plan::default() }, per_node);
+        keep(&mut parameters.clients, "clients", why, &fits)?;
         Ok(parameters)
     }
 
@@ -103,6 +110,18 @@ impl Design {
     pub fn estimate_s(&self) -> f64 {
         self.experiment_s + self.jobs.iter().map(Job::estimate_s).sum::<f64>()
     }
+}
+
+/// Returns why a target cannot be started on this machine, if one cannot.
+///
+/// Errors: an unknown target.
+fn unavailable(parameters: &Parameters) -> anyhow::Result<Option<String>> {
+    for name in &parameters.targets {
+        if let Err(error) = targets::find(name)?.version(&targets::Options::default()) {
+            return Ok(Some(format!("{name}: {error:#}")));
+        }
+    }
+    Ok(None)
 }
 
 /// Removes levels, never repeats, until the estimated duration fits the budget. Returns the remaining levels as text.
@@ -155,7 +174,7 @@ mod tests {
         Scenario::sweep("thorsen-broadcast", include_str!("../scenarios/thorsen_broadcast/scenario.toml"));
 
     fn machine() -> Machine {
-        Machine { cpus: vec![0, 1], descriptors: 20_000 }
+        Machine { cpus: vec![0, 1], descriptors: 20_000, memory_bytes: 24 << 30 }
     }
 
     fn read(sets: &[(&str, &str)]) -> Settings {

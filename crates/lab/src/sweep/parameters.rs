@@ -10,6 +10,7 @@ use crate::{
     load::{Arrivals, Plan, Rate, Shape},
     path::PathSettings,
     recording::{Factors, Load, LoadUnit},
+    spread::Division,
     targets::{PublisherPlace, Transport},
 };
 
@@ -71,6 +72,12 @@ pub struct Parameters {
     /// Radio of the clients on the path, whose energy is computed. Empty: none. The file
     /// `crates/lab/src/energy/radios.toml` has the names.
     pub radio: String,
+    /// Maximum number of connections of one server node. Clients are spread over as many nodes as this requires, each
+    /// with a generator process of its own; a client and its publisher stay on one node. The descriptors of a process
+    /// limit the number as well. 0: one node, and the generator is this process.
+    pub connections_per_node: u64,
+    /// True to kill a node of the target in the middle of the test. The target must be a cluster.
+    pub failover: bool,
 }
 
 /// A factor along which results are drawn.
@@ -110,6 +117,8 @@ impl Default for Parameters {
             congestion: String::new(),
             publisher: PublisherPlace::Clients,
             radio: String::new(),
+            connections_per_node: 0,
+            failover: false,
         }
     }
 }
@@ -139,6 +148,13 @@ impl Parameters {
             "publisher = \"server\": the clients of this shape publish themselves"
         );
         self.radio()?;
+        if self.connections_per_node > 0 {
+            let smallest = Plan { shape: self.shape, clients: 1, ..Plan::default() };
+            Division::of(&smallest, self.connections_per_node)?;
+            ensure!(self.path.is_none(), "connections_per_node: a path has one server");
+            ensure!(!self.failover, "connections_per_node: failover has a cluster instead");
+        }
+        ensure!(!self.failover || self.path.is_none(), "failover: over a path, there is one node");
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use anyhow::{Context, ensure};
 
 use super::{
     Bench, Capacity, Design, Event, Kind, Machine, Scenario, Settings, Store, Verdict, View, capacity, design,
+    scenario::Sweep,
 };
 use crate::{
     host::{
@@ -51,8 +52,9 @@ impl Request {
     pub fn run(self, view: &mut dyn View, stop: &AtomicBool) -> anyhow::Result<Verdict> {
         self.on_bench(view, stop, |request, design, bench| {
             match request.scenario.kind {
-                Kind::Sweep(tables) => {
+                Kind::Sweep(Sweep { tables, measure }) => {
                     bench.sweep(&design.jobs)?;
+                    measure(bench)?;
                     tables(&Store::read(&request.folder)?).into_iter().try_for_each(|table| bench.table(table))?;
                 }
                 Kind::Experiment(experiment) => {

@@ -18,9 +18,21 @@ pub struct Scenario {
 pub enum Kind {
     /// Runs all combinations of its factors; each run is one load on one server. Then adds tables that are computed
     /// from all runs, if any.
-    Sweep(fn(&Recording) -> Vec<Table>),
+    Sweep(Sweep),
     /// Runs its own code.
     Experiment(&'static dyn Experiment),
+}
+
+/// Functions of a sweep that act after all runs.
+pub struct Sweep {
+    /// Returns tables that are computed from all runs.
+    pub tables: fn(&Recording) -> Vec<Table>,
+    /// Measures and records figures that are not runs.
+    pub measure: fn(&mut Bench<'_>) -> anyhow::Result<()>,
+}
+
+impl Sweep {
+    pub const PLAIN: Sweep = Sweep { tables: |_| Vec::new(), measure: |_| Ok(()) };
 }
 
 /// A scenario with its own code.
@@ -80,12 +92,21 @@ impl Need {
 impl Scenario {
     /// Creates a scenario that runs all combinations of its factors. `toml`: the text of its `scenario.toml`.
     pub const fn sweep(name: &'static str, toml: &'static str) -> Self {
-        Self { name, toml, kind: Kind::Sweep(|_| Vec::new()) }
+        Self { name, toml, kind: Kind::Sweep(Sweep::PLAIN) }
     }
 
     /// Adds tables that are computed from all runs of a sweep.
     pub const fn with(self, tables: fn(&Recording) -> Vec<Table>) -> Self {
-        Self { kind: Kind::Sweep(tables), name: self.name, toml: self.toml }
+        Self { kind: Kind::Sweep(Sweep { tables, ..Sweep::PLAIN }), name: self.name, toml: self.toml }
+    }
+
+    /// Adds tables like [`Scenario::with`], and figures that are not runs.
+    pub const fn with_measured(
+        self,
+        tables: fn(&Recording) -> Vec<Table>,
+        measure: fn(&mut Bench<'_>) -> anyhow::Result<()>,
+    ) -> Self {
+        Self { kind: Kind::Sweep(Sweep { tables, measure }), name: self.name, toml: self.toml }
     }
 
     /// Creates a scenario with its own code.

@@ -199,7 +199,7 @@ fn typed(text: &str, like: &Value) -> anyhow::Result<Value> {
 mod tests {
     use super::*;
 
-    const SWEEP: Kind = Kind::Sweep(|_| Vec::new());
+    const SWEEP: Kind = Kind::Sweep(crate::sweep::scenario::Sweep::PLAIN);
     const FILE: &str = r#"
         title = "t"
         [parameters]

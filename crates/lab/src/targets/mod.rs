@@ -29,10 +29,11 @@ use anyhow::Context;
 
 use crate::nearest::nearest;
 
-pub use millrace::{kit, start_gateway};
+pub use millrace::{CLUSTER_NODE, kit, start_gateway};
 pub use options::Options;
 pub use process::{Ready, Server, free_address};
 pub use target::{ClientOptions, Endpoint, PublisherPlace, Target, TlsTarget};
+pub use tls::{KeyKind, TlsOptions, TlsVersion, secured_client, start_secured};
 pub use transports::{OVER_TCP, Transport, check_over_tcp, parse_transport};
 
 /// All targets, in the order in which they are listed.
@@ -47,6 +48,7 @@ pub static TARGETS: &[&dyn Target] = &[
     &nats::Nats,
     &nchan::Nchan,
     &millrace::MillraceMqtt,
+    &millrace::MillraceCluster,
     &mosquitto::Mosquitto,
     &pushpin::Pushpin,
     &centrifugo::Centrifugo,
@@ -54,8 +56,19 @@ pub static TARGETS: &[&dyn Target] = &[
     &durable_streams::DurableStreams,
     &tls::MILLRACE,
     &tls::RESUMED_MILLRACE,
+    &tls::RSA_MILLRACE,
+    &tls::MILLRACE_12,
+    &tls::RESUMED_MILLRACE_12,
+    &tls::RSA_MILLRACE_12,
     &tls::NCHAN,
 ];
+
+/// Returns the `millrace` program of this build, for processes that belong to the lab.
+///
+/// Errors: there is none beside this program.
+pub fn own_program() -> anyhow::Result<std::path::PathBuf> {
+    millrace::binary(&Options::default())
+}
 
 /// Returns the kind of server for a target name. Several programs of one kind have names like `millrace@LABEL`.
 pub fn kind(name: &str) -> &str {

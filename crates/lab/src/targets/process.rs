@@ -51,6 +51,8 @@ pub struct Server {
     has_children: bool,
     /// Back end that the server queries.
     back_end: Option<Box<dyn Send + Sync>>,
+    /// Other programs of this server, with their names, such as the nodes behind a balancer.
+    parts: Vec<(&'static str, Server)>,
     /// Folder of this run with configuration and log.
     _folder: TempDir,
 }
@@ -78,6 +80,7 @@ impl Server {
             log,
             has_children: false,
             back_end: None,
+            parts: Vec::new(),
             _folder: folder,
         };
         let started = Instant::now();
@@ -119,6 +122,21 @@ impl Server {
         self
     }
 
+    /// Adds other programs of this server. They end with the server.
+    pub(super) fn with_parts(mut self, parts: Vec<(&'static str, Server)>) -> Server {
+        self.parts.extend(parts);
+        self
+    }
+
+    /// Kills the first part with this name, with SIGKILL.
+    ///
+    /// Errors: there is no such part.
+    pub fn kill_part(&mut self, name: &str) -> anyhow::Result<()> {
+        let index = self.parts.iter().position(|(part, _)| *part == name);
+        drop(self.parts.remove(index.with_context(|| format!("the target has no {name} that could be killed"))?));
+        Ok(())
+    }
+
     fn says_ready(&self, ready: &Ready) -> anyhow::Result<Option<SocketAddr>> {
         match ready {
             Ready::Accepts(address) => Ok(accepts(address).then_some(*address)),
@@ -133,7 +151,8 @@ impl Server {
 
     /// Returns the root processes of the server; its child processes belong to it as well.
     pub fn root_pids(&self) -> Vec<u32> {
-        vec![self.process.id()]
+        let parts = self.parts.iter().flat_map(|(_, part)| part.root_pids());
+        std::iter::once(self.process.id()).chain(parts).collect()
     }
 
     /// Returns the folder of each thread of the server and of its child processes: `/proc/PID/task/TID`.

@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{Options, Server, Transport};
-use crate::load::{Dialect, LoadTarget, Role, loopback_source};
+use crate::load::{Dialect, LoadTarget, PER_SOURCE, Role, loopback_source};
 
 /// One kind of server under test.
 pub trait Target: Sync {
@@ -36,6 +36,18 @@ pub trait Target: Sync {
     /// True if one connection of this transport can publish and subscribe.
     fn is_duplex(&self, transport: Transport) -> bool {
         matches!(transport, Transport::WebSocket | Transport::Session | Transport::DataChannel)
+    }
+
+    /// Returns true if the target can listen on any address, by the setting `server.listen` of Millrace.
+    fn can_listen_anywhere(&self) -> bool {
+        false
+    }
+
+    /// Prepares the clients of a process that has not started the server itself.
+    ///
+    /// Errors: something that the clients need, such as a certificate, is missing.
+    fn prepare_clients(&self, _options: &Options) -> anyhow::Result<()> {
+        Ok(())
     }
 
     /// Creates a client for a transport of [`Target::transports`].
@@ -72,20 +84,29 @@ pub enum PublisherPlace {
     Server,
 }
 
-/// A running server with one of its transports, as the target of a load.
-pub struct Endpoint<'a> {
+/// A running server with one of its transports, as the target of a load. Only its addresses are known.
+pub struct Endpoint {
     target: &'static dyn Target,
     transport: Transport,
-    server: &'a Server,
+    address: SocketAddr,
+    publish_address: SocketAddr,
     poll_every: Duration,
     publisher: PublisherPlace,
     device: Option<fn(usize) -> Ipv4Addr>,
+    sources: Vec<Ipv4Addr>,
 }
 
-impl<'a> Endpoint<'a> {
+impl Endpoint {
     /// `poll_every`: poll interval; only used for polling.
-    pub fn new(target: &'static dyn Target, transport: Transport, server: &'a Server, poll_every: Duration) -> Self {
-        Self { target, transport, server, poll_every, publisher: PublisherPlace::Clients, device: None }
+    pub fn new(target: &'static dyn Target, transport: Transport, server: &Server, poll_every: Duration) -> Self {
+        let publish_address = server.publish_address.unwrap_or(server.address);
+        Self { publish_address, ..Self::at(target, transport, server.address, poll_every) }
+    }
+
+    /// Returns the endpoint of a server that another process has started.
+    pub fn at(target: &'static dyn Target, transport: Transport, address: SocketAddr, poll_every: Duration) -> Self {
+        let (publish_address, publisher) = (address, PublisherPlace::Clients);
+        Self { target, transport, address, publish_address, poll_every, publisher, device: None, sources: Vec::new() }
     }
 
     pub fn with_publisher(self, publisher: PublisherPlace) -> Self {
@@ -95,6 +116,12 @@ impl<'a> Endpoint<'a> {
     /// Gives each connection to the server's address the source address that `device` returns for its number.
     pub fn with_devices(self, device: fn(usize) -> Ipv4Addr) -> Self {
         Self { device: Some(device), ..self }
+    }
+
+    /// Gives [`PER_SOURCE`] connections each source address in turn. Empty: loopback addresses, or those that the
+    /// kernel chooses.
+    pub fn with_sources(self, sources: Vec<Ipv4Addr>) -> Self {
+        Self { sources, ..self }
     }
 
     fn transport_of(&self, role: Role) -> Transport {
@@ -107,19 +134,20 @@ impl<'a> Endpoint<'a> {
     }
 }
 
-impl LoadTarget for Endpoint<'_> {
+impl LoadTarget for Endpoint {
     fn address(&self) -> SocketAddr {
-        self.server.address
+        self.address
     }
 
     fn publish_address(&self) -> SocketAddr {
-        self.server.publish_address.unwrap_or(self.server.address)
+        self.publish_address
     }
 
     fn source(&self, address: SocketAddr, number: usize) -> Option<IpAddr> {
         match self.device {
-            Some(device) => (address.ip() == self.server.address.ip()).then(|| device(number).into()),
-            None => loopback_source(address, number),
+            Some(device) => (address.ip() == self.address.ip()).then(|| device(number).into()),
+            None if self.sources.is_empty() => loopback_source(address, number),
+            None => Some(self.sources[number / PER_SOURCE % self.sources.len()].into()),
         }
     }
 

@@ -5,6 +5,7 @@
 //! the report of such figures.
 
 pub mod capture;
+pub mod handshake;
 pub mod measure;
 pub mod model;
 pub mod namespace;

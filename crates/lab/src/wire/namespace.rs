@@ -43,15 +43,11 @@ pub struct Veth;
 
 impl Cable for Veth {
     fn plug_near(&self, far_thread: i32) -> anyhow::Result<()> {
-        let far = far_thread.to_string();
-        ip(&["link", "add", NEAR_DEVICE, "type", "veth", "peer", "name", FAR_DEVICE, "netns", &far])?;
-        ip(&["addr", "add", &format!("{NEAR}/24"), "dev", NEAR_DEVICE])?;
-        up(NEAR_DEVICE)
+        plug(NEAR, FAR_DEVICE, far_thread)
     }
 
     fn plug_far(&self) -> anyhow::Result<()> {
-        ip(&["addr", "add", &format!("{FAR}/24"), "dev", FAR_DEVICE])?;
-        up(FAR_DEVICE)
+        configure(FAR_DEVICE, FAR)
     }
 }
 
@@ -128,6 +124,31 @@ pub fn device(i: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 214, 0, 1).to_bits() + (i % DEVICES_MAX) as u32)
 }
 
+/// Creates a pair of virtual Ethernet devices. The near end is in the namespace of this thread, the far end, with
+/// another name, in that of `far_thread`. Only the near end gets an address and is up.
+///
+/// Errors: no root, or no `ip`.
+pub fn plug(near: Ipv4Addr, far_device: &str, far_thread: i32) -> anyhow::Result<()> {
+    let far = far_thread.to_string();
+    ip(&["link", "add", NEAR_DEVICE, "type", "veth", "peer", "name", far_device, "netns", &far])?;
+    configure(NEAR_DEVICE, near)
+}
+
+/// Gives a device an address in a network of 256, and starts it.
+///
+/// Errors: no root, or no such device.
+pub fn configure(device: &str, address: Ipv4Addr) -> anyhow::Result<()> {
+    add_address(device, address)?;
+    up(device)
+}
+
+/// Gives a device one more address in a network of 256.
+///
+/// Errors: no root, or no such device.
+pub fn add_address(device: &str, address: Ipv4Addr) -> anyhow::Result<()> {
+    ip(&["addr", "add", &format!("{address}/24"), "dev", device])
+}
+
 /// Checks whether [`across`] works on this machine.
 ///
 /// Errors: no root privileges, missing capabilities (in a container), or no `ip`.
@@ -150,10 +171,20 @@ pub fn carried_bytes(device: &str) -> anyhow::Result<u64> {
     Ok(counters(None, device)?.bytes)
 }
 
+/// Returns the bytes that a device has received and sent, with Ethernet headers, in the namespace of a process,
+/// or of this thread.
+///
+/// Errors: no such process or device.
+pub fn frame_bytes(process: Option<u32>, device: &str) -> anyhow::Result<(u64, u64)> {
+    let counters = counters(process, device)?;
+    Ok((counters.received_bytes, counters.bytes - counters.received_bytes))
+}
+
 /// Counters of a device, as sums of both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DeviceCounters {
     bytes: u64,
+    received_bytes: u64,
     drops: u64,
 }
 
@@ -168,7 +199,7 @@ fn counters_of(text: &str, device: &str) -> Option<DeviceCounters> {
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'))?;
     let counters: Vec<u64> = line.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
     let sum = |received: usize, sent: usize| Some(counters.get(received)? + counters.get(sent)?);
-    Some(DeviceCounters { bytes: sum(0, 8)?, drops: sum(3, 11)? })
+    Some(DeviceCounters { bytes: sum(0, 8)?, received_bytes: *counters.first()?, drops: sum(3, 11)? })
 }
 
 /// Moves this thread into a new network namespace, in which only loopback works. Programs that this thread starts are
@@ -205,7 +236,7 @@ mod tests {
     fn counters_of_a_device_are_sums_of_both_directions() {
         let text = "Inter-| Receive | Transmit\n face |bytes packets errs drop\n\
                       lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  near: 0 0 0 5 0 0 0 0 0 0 0 7 0 0 0 0\n";
-        let of = |device: &str| counters_of(text, device).map(|DeviceCounters { bytes, drops }| (bytes, drops));
+        let of = |device: &str| counters_of(text, device).map(|DeviceCounters { bytes, drops, .. }| (bytes, drops));
         assert_eq!((of("near"), of("lo"), of("ear")), (Some((0, 12)), Some((10, 16)), None));
     }
 }

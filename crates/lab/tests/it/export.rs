@@ -185,6 +185,16 @@ fn tls_has_names_of_its_own() {
 }
 
 #[test]
+fn versions_of_tls_are_different_lines() {
+    let mut recording = fixture("somogyi-tls");
+    let secured = recording.runs.iter_mut().filter(|run| run.target == "millrace-tls");
+    secured.for_each(|run| run.target = "millrace-tls12".into());
+    let csv = file(&exported(&recording).0, "somogyi_t11_tls_latency.csv");
+    assert!(number(csv.find("technology", "websocket_tls12"), "avg_ms") > 0.0);
+    assert!(csv.rows.iter().all(|row| row["technology"] != "websocket_tls"), "it is not TLS 1.3");
+}
+
+#[test]
 fn thorsens_averages_and_saturation_are_computed() {
     let (folder, _) = exported(&fixture("thorsen-broadcast"));
     let idle = file(&folder, "thorsen_idle_averages.csv");

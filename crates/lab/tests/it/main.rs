@@ -1,9 +1,12 @@
 mod analysis;
 mod export;
+mod failover;
+mod handshake;
 mod layers;
 mod load;
 mod path;
 mod sampler;
+mod spread;
 mod targets;
 mod usl;
 mod wire;

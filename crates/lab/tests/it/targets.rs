@@ -146,6 +146,31 @@ fn millrace_tls_resumed_delivers_all() {
 }
 
 #[test]
+fn millrace_tls_rsa_delivers_all() {
+    delivers_all("millrace-tls-rsa");
+}
+
+#[test]
+fn millrace_tls12_delivers_all() {
+    delivers_all("millrace-tls12");
+}
+
+#[test]
+fn millrace_tls12_resumed_delivers_all() {
+    delivers_all("millrace-tls12-resumed");
+}
+
+#[test]
+fn millrace_tls12_rsa_delivers_all() {
+    delivers_all("millrace-tls12-rsa");
+}
+
+#[test]
+fn millrace_cluster_delivers_all() {
+    delivers_all("millrace-cluster");
+}
+
+#[test]
 fn millrace_mqtt_delivers_all() {
     delivers_all("millrace-mqtt");
 }

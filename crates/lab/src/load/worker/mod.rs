@@ -83,7 +83,7 @@ impl<'a> Worker<'a> {
         assigned: Vec<Assigned>,
     ) -> anyhow::Result<Self> {
         let (mut links, mut ordinals, mut publishers, mut probe) = (Vec::new(), Vec::new(), Vec::new(), None);
-        let mut tallies = 0;
+        let (mut tallies, mut receivers) = (0, 0);
         for (i, Assigned { mut link, ordinal }) in assigned.into_iter().enumerate() {
             match &link.publisher {
                 Some(publisher) if publisher.stream == PROBE => probe = Some(i as u32),
@@ -93,6 +93,7 @@ impl<'a> Worker<'a> {
             if let Some(receiver) = link.receiver.as_mut().filter(|receiver| receiver.first_stream != PROBE) {
                 receiver.tallies_at = tallies;
                 tallies += receiver.streams as usize;
+                receivers += 1;
             }
             link.due_ns = (ordinal as f64 * 1e9 / plan.ramp_per_s) as u64;
             links.push(link);
@@ -111,7 +112,7 @@ impl<'a> Worker<'a> {
             ordinals,
             publishers,
             probe,
-            stats: ThreadStats::new(&shared.ledger, plan.bytes, tallies),
+            stats: ThreadStats::new(&shared.ledger, plan.bytes, tallies, receivers),
             schedule: plan.schedule().peekable(),
             timers: BinaryHeap::new(),
             stage: Stage::Connect,

@@ -1,6 +1,8 @@
 //! TLS compared with plain connections: added latency of a message, added CPU time of the server, and cost of the
 //! handshake.
 
+pub mod bytes;
+
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
@@ -11,7 +13,8 @@ use crate::{
 };
 
 const PLAIN: &str = "millrace";
-const SECURED: &str = "millrace-tls";
+/// Targets over TLS in the part `latency`, with their protocol.
+const SECURED: [(&str, &str); 2] = [("millrace-tls", "TLS 1.3"), ("millrace-tls12", "TLS 1.2")];
 
 /// Somogyi's mean latency in ms, without and with TLS (table 11).
 const PUBLISHED_MS: [(&str, f64, f64); 2] = [("websocket", 68.0, 320.0), ("long-polling", 66.0, 64.0)];
@@ -42,30 +45,34 @@ fn latency(recording: &Recording) -> Table {
     };
     let mut rows = Vec::new();
     for transport in transports(recording, "latency") {
-        let (Some(plain), Some(secured)) = (all(PLAIN, transport), all(SECURED, transport)) else { continue };
-        let factor = secured.mean_us().zip(plain.mean_us()).map(|(secured, plain)| secured / plain);
-        let published =
-            PUBLISHED_MS.iter().find(|(name, ..)| *name == transport).map(|(_, plain, secured)| secured / plain);
-        let verdict = factor.map(|factor| if factor < NEAR_ONE { "refuted" } else { "repeated" });
-        rows.push(vec![
-            json!(transport),
-            json!(plain.count() + secured.count()),
-            json!(plain.mean_us()),
-            json!(plain.quantile_us(0.99)),
-            json!(secured.mean_us()),
-            json!(secured.quantile_us(0.99)),
-            json!(factor),
-            json!(published),
-            published
-                .and(verdict)
-                .map_or(Value::Null, |verdict| json!(if published > Some(2.0) { verdict } else { "as published" })),
-        ]);
+        for (target, protocol) in SECURED {
+            let (Some(plain), Some(secured)) = (all(PLAIN, transport), all(target, transport)) else { continue };
+            let factor = secured.mean_us().zip(plain.mean_us()).map(|(secured, plain)| secured / plain);
+            let published =
+                PUBLISHED_MS.iter().find(|(name, ..)| *name == transport).map(|(_, plain, secured)| secured / plain);
+            let verdict = factor.map(|factor| if factor < NEAR_ONE { "refuted" } else { "repeated" });
+            rows.push(vec![
+                json!(transport),
+                json!(protocol),
+                json!(plain.count() + secured.count()),
+                json!(plain.mean_us()),
+                json!(plain.quantile_us(0.99)),
+                json!(secured.mean_us()),
+                json!(secured.quantile_us(0.99)),
+                json!(factor),
+                json!(published),
+                published
+                    .and(verdict)
+                    .map_or(Value::Null, |verdict| json!(if published > Some(2.0) { verdict } else { "as published" })),
+            ]);
+        }
     }
     table(
         "tls-latency",
         "Latency of a message without and with TLS",
         &[
             ("transport", ""),
+            ("protocol", ""),
             ("deliveries", ""),
             ("mean", "µs"),
             ("p99", "µs"),
@@ -98,7 +105,7 @@ fn load(recording: &Recording) -> Table {
     };
     let mut rows = Vec::new();
     for transport in transports(recording, "load") {
-        let (Some(plain), Some(secured)) = (cost(PLAIN, transport), cost(SECURED, transport)) else { continue };
+        let (Some(plain), Some(secured)) = (cost(PLAIN, transport), cost(SECURED[0].0, transport)) else { continue };
         rows.push(vec![
             json!(transport),
             json!(plain),
@@ -109,7 +116,7 @@ fn load(recording: &Recording) -> Table {
     }
     table(
         "tls-load",
-        "CPU of the server per delivery",
+        "CPU of the server per delivery, TLS 1.3",
         &[("transport", ""), ("in the clear", "µs"), ("over TLS", "µs"), ("more", "µs"), ("factor", "")],
         rows,
         &["With polling, a message found by several polls counts once, and empty polls are not counted."],
@@ -118,23 +125,24 @@ fn load(recording: &Recording) -> Table {
 
 fn handshakes(recording: &Recording) -> Table {
     let of = |target: &str| {
-        let (mut cpu_s, mut connected, mut pss) = (0.0, 0, None);
+        let (mut cpu_s, mut connected, mut pss, mut connect_us) = (0.0, 0, None, Histogram::default());
         for run in runs(recording, "handshakes", target, "websocket") {
             let Some(connect) = run.phase(PhaseName::Connect) else { continue };
             cpu_s += connect.server.cpu_s();
             connected += connect.counts.connected;
+            connect_us.add(&connect.connect_us);
             let idle = run.phase(PhaseName::Idle).map(|idle| idle.server.pss_bytes);
             pss = idle.filter(|_| connect.counts.connected > 0).map(|idle| (idle, connect.counts.connected)).or(pss);
         }
-        (connected > 0).then(|| (cpu_s * 1e6 / connected as f64, pss))
+        (connected > 0).then(|| (cpu_s * 1e6 / connected as f64, pss, connect_us.quantile_us(0.5)))
     };
     let targets: BTreeSet<&str> = recording.runs.iter().map(|run| run.target.as_str()).collect();
     let plain = of(PLAIN);
     let mut rows = Vec::new();
     for target in targets {
-        let Some((each_us, pss)) = of(target) else { continue };
-        let more_us = plain.filter(|_| target != PLAIN).map(|(plain, _)| each_us - plain);
-        let memory = pss.zip(plain.and_then(|(_, pss)| pss)).filter(|_| target != PLAIN);
+        let Some((each_us, pss, connect_us)) = of(target) else { continue };
+        let more_us = plain.filter(|_| target != PLAIN).map(|(plain, ..)| each_us - plain);
+        let memory = pss.zip(plain.and_then(|(_, pss, _)| pss)).filter(|_| target != PLAIN);
         let more_bytes = memory.map(|((with, n), (without, _))| (with as f64 - without as f64) / n as f64);
         rows.push(vec![
             json!(target),
@@ -142,6 +150,7 @@ fn handshakes(recording: &Recording) -> Table {
             json!(more_us),
             json!(more_us.filter(|more| *more > 0.0).map(|more| 1e6 / more)),
             json!(more_bytes),
+            json!(connect_us),
         ]);
     }
     table(
@@ -153,9 +162,12 @@ fn handshakes(recording: &Recording) -> Table {
             ("of that TLS", "µs"),
             ("handshakes per second of CPU", "1/s"),
             ("memory per connection for TLS", "bytes"),
+            ("time to connect, p50", "us"),
         ],
         rows,
-        &["TLS 1.3 with ECDSA P-256 and X25519; resumed: by a ticket, with a fresh key exchange."],
+        &[
+            "millrace-tls: TLS 1.3, ECDSA P-256 and X25519; -rsa: RSA-2048; tls12: TLS 1.2. Resumed: by a ticket, in TLS 1.3 with a fresh key exchange.",
+        ],
     )
 }
 
@@ -188,7 +200,7 @@ mod tests {
     #[test]
     fn factors_divide_tls_by_plain() {
         let mut runs = Vec::new();
-        for (target, us, cpu_s) in [(PLAIN, 100, 0.01), (SECURED, 110, 0.03)] {
+        for (target, us, cpu_s) in [(PLAIN, 100, 0.01), (SECURED[0].0, 110, 0.03)] {
             runs.push(run("latency", target, PhaseName::Test, us, cpu_s));
             runs.push(run("load", target, PhaseName::Test, us, cpu_s));
             runs.push(run("handshakes", target, PhaseName::Connect, us, cpu_s));
@@ -197,10 +209,10 @@ mod tests {
             "parameters": {}});
         let recording = Recording { runs, ..serde_json::from_value(json).unwrap() };
         let [latency, load, handshakes] = &tables(&recording)[..] else { panic!("three tables") };
-        assert!((latency.rows[0][6].as_f64().unwrap() - 1.1).abs() < 0.01, "{latency:?}");
-        assert_eq!(latency.rows[0][8], "refuted");
+        assert!((latency.rows[0][7].as_f64().unwrap() - 1.1).abs() < 0.01, "{latency:?}");
+        assert_eq!(latency.rows[0][9], "refuted");
         assert!((load.rows[0][3].as_f64().unwrap() - 20.0).abs() < 1e-6, "{load:?}");
-        let secured = handshakes.rows.iter().find(|row| row[0] == SECURED).unwrap();
+        let secured = handshakes.rows.iter().find(|row| row[0] == SECURED[0].0).unwrap();
         assert!((secured[2].as_f64().unwrap() - 200.0).abs() < 1e-6 && secured[3].as_f64().unwrap().round() == 5000.0);
     }
 }

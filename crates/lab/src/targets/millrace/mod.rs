@@ -1,5 +1,6 @@
 //! Millrace itself, seen from outside: this code relies only on `docs/reference/protocol.md`.
 
+mod cluster;
 mod data_channel;
 mod lines;
 mod mqtt;
@@ -24,6 +25,7 @@ use crate::{
     targets::{ClientOptions, OVER_TCP, Options, Server, Target, TlsTarget, Transport, install, process::Ready},
 };
 
+pub use cluster::{MillraceCluster, NODE as CLUSTER_NODE};
 pub use mqtt::MillraceMqtt;
 
 pub struct Millrace;
@@ -50,6 +52,10 @@ impl Target for Millrace {
 
     fn metrics(&self) -> Option<&'static str> {
         Some("/metrics")
+    }
+
+    fn can_listen_anywhere(&self) -> bool {
+        true
     }
 
     fn dialect(&self, transport: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {

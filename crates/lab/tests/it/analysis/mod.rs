@@ -60,6 +60,7 @@ pub fn phase(name: PhaseName, start_s: f64, end_s: f64) -> Phase {
         probe_us: empty(),
         lateness_us: empty(),
         lag_us: empty(),
+        silence_us: 0,
         server: Usage { pss_bytes: 10_000_000, ..Usage::default() },
         generator: Usage::default(),
         watched: None,
