@@ -310,20 +310,21 @@ export async function throttledRelay(page: Page): Promise<{ carry(kbps: number):
   };
   const front = async (relay: number): Promise<number> => {
     const near = await bound();
-    const fars = new Map<number, Promise<Datagrams>>();
-    const farOf = (port: number): Promise<Datagrams> => {
-      const known = fars.get(port);
+    const fars = new Map<string, Promise<Datagrams>>();
+    // The page sends from any address of this machine.
+    const farOf = ({ address, port }: RemoteInfo): Promise<Datagrams> => {
+      const known = fars.get(`${address} ${port}`);
       if (known) return known;
-      const made = bound().then((far) => far.on('message', (data) => stopped || near.send(data, port, '127.0.0.1', () => {})));
-      fars.set(port, made);
+      const made = bound().then((far) => far.on('message', (data) => stopped || near.send(data, port, address, () => {})));
+      fars.set(`${address} ${port}`, made);
       return made;
     };
-    near.on('message', (data, { port }) => {
+    near.on('message', (data, from) => {
       const now = performance.now();
       const at = Math.max(freeAt, now) + (data.length * 8) / carried;
       if (at - now > WAIT_MAX) return;
       freeAt = at;
-      void farOf(port).then((far) => setTimeout(() => stopped || far.send(data, relay, '127.0.0.1', () => {}), at - now));
+      void farOf(from).then((far) => setTimeout(() => stopped || far.send(data, relay, '127.0.0.1', () => {}), at - now));
     });
     return near.address().port;
   };

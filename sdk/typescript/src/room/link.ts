@@ -199,7 +199,9 @@ export class Link {
     const transceiver = track.kind === 'audio' && audioCodec ? this.pc.getTransceivers().find((one) => one.sender === sender) : undefined;
     const codecs = transceiver ? (RTCRtpReceiver.getCapabilities('audio')?.codecs ?? []) : [];
     const isPreferred = ({ mimeType }: { mimeType: string }): boolean => mimeType.toLowerCase() === `audio/${audioCodec}`;
-    if (codecs.some(isPreferred)) transceiver!.setCodecPreferences([...codecs.filter(isPreferred), ...codecs.filter((codec) => !isPreferred(codec))]);
+    // The SFU answers in its own order, so it gets the preferred codec only.
+    const others = this.to === SWITCH ? [] : codecs.filter((codec) => !isPreferred(codec));
+    if (codecs.some(isPreferred)) transceiver!.setCodecPreferences([...codecs.filter(isPreferred), ...others]);
     return sender;
   }
 

@@ -33,7 +33,7 @@ export const LEVELS = [
 const BITS_PER_PIXEL = 0.07;
 /** Share of lost packets, and growth of the round-trip time in ms, that mean a full path. */
 const LOSS_BAD = 0.1;
-const RTT_GROWTH_BAD = 250;
+const RTT_GROWTH_BAD = 150;
 /** A path is too narrow below this share of the needed rate. */
 const NARROW = 0.7;
 /** Samples in a row before a step down: for the network, and for a busy CPU, which has short peaks. */

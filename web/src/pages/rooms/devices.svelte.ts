@@ -114,7 +114,7 @@ export class Devices {
 
   /** Speakers, in browsers where a page can choose one. */
   get speakers(): readonly MediaDeviceInfo[] {
-    return 'setSinkId' in HTMLMediaElement.prototype ? this.list.filter((one) => one.kind === 'audiooutput' && one.deviceId) : [];
+    return 'setSinkId' in HTMLMediaElement.prototype ? this.list.filter((one) => one.kind === 'audiooutput' && one.deviceId && one.deviceId !== 'default') : [];
   }
 
   /** Starts to report changes of the stream, and enables the still image. */
