@@ -11,7 +11,7 @@ use std::{
 };
 
 use millrace_call::{IP_UDP_BYTES, SRTCP_TAG_BYTES, SRTP_TAG_BYTES};
-use millrace_link::{Config, ConfigError, Counters, Direction, Flow, Link, Packet, Time, Traces};
+use millrace_link::{Config, ConfigError, Direction, Flow, Link, Packet, Time, Traces};
 use millrace_sfu::egress::is_report;
 
 /// Number of a node: its place in [`Network::nodes`].
@@ -140,10 +140,6 @@ impl<N: Node> Network<N> {
     /// Sets the links from one node to another. Without a route, datagrams arrive at once.
     pub fn set_route(&mut self, from: NodeId, to: NodeId, links: &[(usize, Direction)]) {
         self.routes.insert((from, to), Arc::from(links));
-    }
-
-    pub fn counters(&self, link: usize, direction: Direction) -> &Counters {
-        self.links[link].pipe(direction).counters()
     }
 
     fn instant(&self, time: Time) -> Instant {
@@ -280,6 +276,6 @@ mod tests {
         assert_eq!(network.nodes[1].arrived, [37, 137, 237, 337, 437]);
         // 1,000 bytes need 100 ms at 80 kbit/s.
         assert_eq!(network.nodes[0].arrived, [100, 200, 300, 400]);
-        assert_eq!(network.counters(far, Direction::Up).delivered, 5);
+        assert_eq!(network.links[far].pipe(Direction::Up).counters().delivered, 5);
     }
 }
