@@ -5,11 +5,13 @@
 //! few channels while the back end holds its first answer. Then the back end answers each request at once, and the run
 //! measures how long the server takes to send the backlog. So only the webhooks are measured, not the publications.
 
+#[path = "common/http_message.rs"]
+mod http_message;
 #[path = "common/server.rs"]
 mod server;
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufReader, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Condvar, Mutex,
@@ -20,6 +22,7 @@ use std::{
 
 use anyhow::ensure;
 use clap::Parser;
+use http_message::read_message;
 use millrace_lab::{host::scheduling::pin, targets::Server};
 
 const PAYLOAD: &str = r#"{"text":"a message of an ordinary length, as people write them in a chat, more or less"}"#;
@@ -152,24 +155,4 @@ fn answer(mut stream: TcpStream, back_end: &BackEnd) -> anyhow::Result<()> {
         back_end.events.fetch_add(events as u64, SeqCst);
     }
     Ok(())
-}
-
-/// Reads a request or a response. Returns its first line and its body, or `None` at the end of the connection.
-fn read_message(reader: &mut BufReader<TcpStream>) -> anyhow::Result<Option<(String, Vec<u8>)>> {
-    let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
-    if reader.read_line(&mut first)? == 0 {
-        return Ok(None);
-    }
-    loop {
-        line.clear();
-        ensure!(reader.read_line(&mut line)? > 0, "the connection ended in the middle of a head");
-        match line.trim_end().split_once(':') {
-            Some((name, value)) if name.eq_ignore_ascii_case("content-length") => length = value.trim().parse()?,
-            Some(_) => {}
-            None => break,
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    Ok(Some((first, body)))
 }

@@ -1,12 +1,16 @@
 //! Publishers over HTTP/1.1 and a back end, both in threads.
 
+#[path = "http_message.rs"]
+mod http_message;
+
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufReader, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, ensure};
+use http_message::read_message;
 
 const PAYLOAD: &str = r#"{"text":"a message of an ordinary length, as people write them in a chat, more or less"}"#;
 
@@ -45,7 +49,7 @@ fn publisher(address: SocketAddr, headers: &str, n: usize, rate: u64, time: Dura
         }
         let sent = Instant::now();
         stream.write_all(request.as_bytes())?;
-        let status = skip_message(&mut reader)?.context("the server has closed the connection")?;
+        let (status, _) = read_message(&mut reader)?.context("the server has closed the connection")?;
         ensure!(status.starts_with("HTTP/1.1 200"), "{status}");
         latencies.push(sent.elapsed().as_nanos() as u64);
     }
@@ -67,28 +71,9 @@ pub fn back_end(body: &'static str) -> anyhow::Result<SocketAddr> {
 fn answer(mut stream: TcpStream, body: &str) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
-    while skip_message(&mut reader)?.is_some() {
+    while read_message(&mut reader)?.is_some() {
         let length = body.len();
         stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}").as_bytes())?;
     }
     Ok(())
-}
-
-/// Reads a request or a response with its body. Returns its first line, or `None` at the end of the connection.
-fn skip_message(reader: &mut BufReader<TcpStream>) -> anyhow::Result<Option<String>> {
-    let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
-    if reader.read_line(&mut first)? == 0 {
-        return Ok(None);
-    }
-    loop {
-        line.clear();
-        ensure!(reader.read_line(&mut line)? > 0, "the connection ended in the middle of a head");
-        match line.trim_end().split_once(':') {
-            Some((name, value)) if name.eq_ignore_ascii_case("content-length") => length = value.trim().parse()?,
-            Some(_) => {}
-            None => break,
-        }
-    }
-    std::io::copy(&mut reader.take(length), &mut std::io::sink())?;
-    Ok(Some(first))
 }

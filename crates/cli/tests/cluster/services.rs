@@ -1,19 +1,27 @@
-//! Services of a cluster: driving feedback is computed by one node.
+//! Services of a cluster: driving feedback is computed by one node, requests to devices and pushes go through any.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
+    process::Command,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
 use millrace_client::clock::now_ms;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tokio_tungstenite::connect_async;
 
 use crate::{
     broker::Kind,
     chaos::block_on,
     cluster::Cluster,
-    process::{BOUND, is_there, print_line, turn, until},
+    http_server::serve,
+    process::{BOUND, Folder, is_there, print_line, turn, until},
 };
 
 /// Maximum time from the end of a node until another one does its work.
@@ -191,5 +199,154 @@ fn feedback_moves_to_another_node_without_loss() {
         cars.judge("the events after it continues", &cluster, &http, others[0]).await;
         http.follower(&cluster, &[0, 1, 2]).await;
         print_line(&format!("  feedback, {kind:?}: all events within {moved:.1?} after the death of the node"));
+    });
+}
+
+#[test]
+fn request_is_delivered_and_answered_through_other_nodes() {
+    with_brokers(async |kind| {
+        let http = Http::new();
+        let mut cluster = Cluster::start("requests", kind, 3, 3, &[]).await;
+        let to = |node: usize, path: &'static str| (node, format!("/v1/requests/{path}"));
+        // The device waits at node 1, the application asks at node 0 and dies with it.
+        let url = cluster.node(1).http("/v1/channels/requests/car-7?since=state");
+        let device = http.0.get(url).header("accept", "application/x-ndjson").timeout(BOUND);
+        let mut device = device.send().await.expect("a stream");
+        let (node, path) = to(0, "car-7?ttl=1h");
+        let (status, asked) = http.ask(&cluster, node, "POST", &path, &json!({ "send": "log.txt" })).await;
+        assert_eq!((status, &asked["state"]), (202, &json!("queued")), "{kind:?}");
+        cluster.kill(0);
+        let mut text = String::new();
+        let received: Value = loop {
+            let chunk = device.chunk().await.expect("in time").expect("a message");
+            text.push_str(std::str::from_utf8(&chunk).expect("text"));
+            // The first line reports that the state is complete. The last one may not be complete yet.
+            let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            if let Some(entry) = lines.find(|line| line["key"].is_string()) {
+                break entry;
+            }
+        };
+        let request = &received["data"]["request"];
+        assert_eq!((&received["key"], request), (&asked["id"], &json!({ "send": "log.txt" })), "{kind:?}");
+        // The device reconnects elsewhere, confirms and answers there.
+        drop(device);
+        let (_, listed) = http.ask(&cluster, 2, "GET", "/v1/requests/car-7", &Value::Null).await;
+        assert_eq!(listed["requests"][0]["id"], asked["id"], "{kind:?}");
+        let path = format!("/v1/requests/car-7/{}", asked["id"].as_str().expect("an id"));
+        let (_, sent) = http.ask(&cluster, 2, "POST", &format!("{path}?state=sent"), &Value::Null).await;
+        assert_eq!(sent["state"], "sent", "{kind:?}");
+        // Two nodes get different answers at the same time: one stays.
+        let (one, two) = (json!({ "bytes": 1 }), json!({ "bytes": 2 }));
+        let (one, two) =
+            tokio::join!(http.ask(&cluster, 1, "POST", &path, &one), http.ask(&cluster, 2, "POST", &path, &two));
+        let mut status = [one.0, two.0];
+        status.sort_unstable();
+        assert_eq!(status, [200, 409], "{kind:?}");
+        let answered = if one.0 == 200 { one.1 } else { two.1 };
+        cluster.begin(0);
+        cluster.ready(0).await;
+        let (_, seen) = http.ask(&cluster, 0, "GET", &path, &Value::Null).await;
+        assert_eq!(seen, answered, "{kind:?}: the application sees the answer at its node");
+    });
+}
+
+/// A push service whose answer the test sets.
+struct PushService {
+    port: u16,
+    status: Arc<AtomicUsize>,
+    paths: Arc<Mutex<Vec<String>>>,
+}
+
+impl PushService {
+    fn start() -> Self {
+        let (status, paths) = (Arc::new(AtomicUsize::new(201)), Arc::<Mutex<Vec<String>>>::default());
+        let (answers, seen) = (status.clone(), paths.clone());
+        let port = serve(move |request| {
+            seen.lock().expect("no panic").push(request.path);
+            format!("{} Status\r\nretry-after: 2", answers.load(SeqCst))
+        });
+        Self { port, status, paths }
+    }
+
+    fn count(&self, path: &str) -> usize {
+        self.paths.lock().expect("no panic").iter().filter(|seen| *seen == path).count()
+    }
+}
+
+fn subscription(service: &PushService, path: &str) -> Value {
+    let p256dh = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
+    let keys = json!({ "p256dh": p256dh, "auth": "BTBZMqHH6r4Tts7J_aSIgg" });
+    json!({ "endpoint": format!("http://127.0.0.1:{}{path}", service.port), "keys": keys })
+}
+
+#[test]
+fn push_is_sent_once_by_any_node_and_survives_its_node() {
+    with_brokers(async |kind| {
+        let (http, service, folder) = (Http::new(), PushService::start(), Folder::new("push-key"));
+        std::fs::create_dir_all(folder.path("")).expect("the folder is writable");
+        let key = folder.path("key.pem").display().to_string();
+        let mut create = Command::new(env!("CARGO_BIN_EXE_millrace"));
+        let created = create.args(["token", "key", "--alg", "ES256", "--out", &key]).output().expect("it starts");
+        assert!(created.status.success(), "{created:?}");
+        let [key, hosts] = [format!("push.key={key}"), format!("push.hosts=[\"http://127.0.0.1:{}\"]", service.port)];
+        let settings = [&key, &hosts, "push.contact=mailto:ops@example.org", "push.timeout=1s"];
+        let mut cluster = Cluster::start("push", kind, 3, 3, &settings).await;
+        // Messages that are on their way or have arrived, without repetitions.
+        let sent = Cell::new(0);
+        let notify = async |cluster: &Cluster, node: usize| {
+            let message = json!({ "title": "Car 7" });
+            let (_, answer) = http.ask(cluster, node, "POST", "/v1/push/alice", &message).await;
+            let pushes = answer["pushes"].as_u64();
+            sent.set(sent.get() + pushes.unwrap_or(0) as usize);
+            pushes
+        };
+        let all_arrive = async || {
+            until("all pushes arrive", BOUND, async || service.count("/phone") == sent.get()).await;
+        };
+
+        let subscriptions = "/v1/push/alice/subscriptions";
+        let (status, _) = http.ask(&cluster, 0, "POST", subscriptions, &subscription(&service, "/phone")).await;
+        assert_eq!(status, 204, "{kind:?}");
+        assert_eq!(notify(&cluster, 1).await, Some(1), "{kind:?}: stored at node 0, published at node 1");
+        all_arrive().await;
+        // With a reader at node 2, nothing is pushed.
+        let url = cluster.node(2).websocket("/v1/channels/notifications/alice");
+        let (reader, _) = connect_async(url).await.expect("a WebSocket");
+        until("the reader is counted", BOUND, async || notify(&cluster, 1).await == Some(0)).await;
+        drop(reader);
+        until("the reader has gone", BOUND, async || notify(&cluster, 1).await == Some(1)).await;
+        all_arrive().await;
+
+        // The push service is busy. The node dies while the message waits, and another node sends it.
+        service.status.store(503, SeqCst);
+        assert_eq!(notify(&cluster, 1).await, Some(1), "{kind:?}");
+        until("the message waits", BOUND, async || {
+            http.metric(&cluster, 1, "millrace_push_requests_total{result=\"server_error\"}").await == Some(1)
+        })
+        .await;
+        all_arrive().await;
+        cluster.kill(1);
+        let killed = Instant::now();
+        service.status.store(201, SeqCst);
+        sent.set(sent.get() + 1);
+        until("another node sends the message", MOVED, async || service.count("/phone") == sent.get()).await;
+        let moved = killed.elapsed();
+        let sum = async |cluster: &Cluster, event: &str| {
+            let name = format!("millrace_push_messages_total{{event=\"{event}\"}}");
+            let [a, b] = [http.metric(cluster, 0, &name).await, http.metric(cluster, 2, &name).await];
+            a.unwrap_or(0) + b.unwrap_or(0)
+        };
+        until("it is taken over and delivered", BOUND, async || {
+            sum(&cluster, "taken_over").await == 1 && sum(&cluster, "delivered").await == 1
+        })
+        .await;
+
+        // The subscription has ended: the node that learns it removes it for all.
+        service.status.store(410, SeqCst);
+        assert_eq!(notify(&cluster, 2).await, Some(1), "{kind:?}");
+        until("no node pushes any more", BOUND, async || notify(&cluster, 0).await == Some(0)).await;
+        all_arrive().await;
+        assert!(sum(&cluster, "gone").await >= 1, "{kind:?}");
+        print_line(&format!("  push, {kind:?}: sent by another node {moved:.1?} after the death of the first"));
     });
 }
