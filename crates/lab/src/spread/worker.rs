@@ -1,6 +1,7 @@
 //! A generator process: makes one load, as [`Generators`](super::Generators) assigns it.
 
 use std::{
+    cell::RefCell,
     io::{BufRead, Write},
     sync::mpsc::{Receiver, channel},
     thread,
@@ -51,12 +52,17 @@ fn make(
     target.prepare_clients(&Options::default())?;
     let endpoint = Endpoint::at(target, *transport, *server, *poll_every).with_publisher(*publisher);
     let endpoint = endpoint.with_sources(sources.clone());
-    let report = std::cell::RefCell::new(report);
+    let report = RefCell::new(report);
+    // Starts of the seconds that were reported while they were complete.
+    let reported = RefCell::new(Vec::new());
     let hooks = Hooks {
         // The server is observed by the process that has started it.
         observe: &mut || Ok(Sample::default()),
         // A report that cannot be written fails at the next milestone.
-        see: &mut |second| drop((report.borrow_mut())(&Message::Second(Box::new(second.clone())))),
+        see: &mut |second| {
+            reported.borrow_mut().push(second.at_s);
+            drop((report.borrow_mut())(&Message::Second(Box::new(second.clone()))));
+        },
         reach: &mut |milestone| {
             (report.borrow_mut())(&Message::Reached(milestone))?;
             // The servers are sampled while all connections are open.
@@ -67,5 +73,9 @@ fn make(
         },
     };
     let outcome = run_with(plan, &endpoint, hooks)?;
+    // The last seconds are complete only at the end of the run.
+    for second in outcome.seconds.into_iter().filter(|second| !reported.borrow().contains(&second.at_s)) {
+        (report.borrow_mut())(&Message::Second(Box::new(second)))?;
+    }
     Ok(Message::Done { phases: outcome.phases, validity: outcome.validity })
 }
