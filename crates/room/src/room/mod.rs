@@ -1,3 +1,4 @@
+mod announced;
 mod seat;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,8 @@ use super::{
     topology::{SWITCH, Topology},
     tree::{Quality, Tree},
 };
+
+pub use announced::Announced;
 
 /// Maximum burst of signals and reports, as a duration at the permitted rate [`Config::signals_per_s`].
 const BURST: Duration = Duration::from_secs(5);
@@ -56,19 +59,6 @@ pub struct Joined {
     pub secret: String,
     /// Ticket that resumes the seat once, see [`Room::resume`]. No other participant may learn it.
     pub ticket: String,
-}
-
-/// A participant that was in the room of another owner, as its node announces it to the new owner.
-#[derive(Clone, Debug)]
-pub struct Announced {
-    pub id: ParticipantId,
-    pub secret: String,
-    pub name: String,
-    pub role: Role,
-    pub since_ms: u64,
-    pub client_id: u32,
-    pub muted: bool,
-    pub muted_by_host: Muted,
 }
 
 /// Action for the caller. Actions must be done in the order in which they are polled.
@@ -194,64 +184,6 @@ impl Room {
         self.outputs.push_back(Output::Joined(id.clone()));
         self.update_topology(now);
         Ok(Joined { id, secret, ticket })
-    }
-
-    /// Adds a participant of an earlier owner of this room, with its id and secret. Does nothing if the participant is
-    /// in the room. The quota of a client does not apply: the participant has its place already.
-    ///
-    /// Errors: [`Refused::BadName`], [`Refused::Full`].
-    pub fn restore(&mut self, now: Instant, announced: Announced) -> Result<(), Refused> {
-        let Announced { id, secret, name, role, since_ms, client_id, muted, muted_by_host } = announced;
-        if name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-            return Err(Refused::BadName);
-        }
-        if self.participants.contains_key(&id) {
-            return Ok(());
-        }
-        let max = self.participants_max();
-        if self.participants.len() >= max {
-            return Err(Refused::Full(self.topology, max));
-        }
-        self.next = self.next.max(id.number());
-        let participant = Participant {
-            name,
-            role,
-            client_id,
-            since_ms,
-            muted,
-            muted_by_host,
-            secret,
-            last_seen: now,
-            rate_limiter: RateLimiter::new(now),
-            report: Map::new(),
-        };
-        self.participants.insert(id.clone(), participant);
-        self.outputs.push_back(Output::Joined(id));
-        self.update_topology(now);
-        Ok(())
-    }
-
-    /// Continues the versions of the room's state after those of an earlier owner. `version`: a number above them, such
-    /// as the time in milliseconds since 1970.
-    pub fn continue_versions(&mut self, version: u64) {
-        self.version = self.version.max(version);
-    }
-
-    /// Returns a participant as its node announces it to a new owner.
-    ///
-    /// Errors: [`Refused::NotFound`].
-    pub fn announce(&self, id: &str) -> Result<Announced, Refused> {
-        let one = self.participant(id)?;
-        Ok(Announced {
-            id: ParticipantId(id.to_owned()),
-            secret: one.secret.clone(),
-            name: one.name.clone(),
-            role: one.role,
-            since_ms: one.since_ms,
-            client_id: one.client_id,
-            muted: one.muted,
-            muted_by_host: one.muted_by_host,
-        })
     }
 
     /// Removes a participant. Does nothing if the participant is not in the room.
