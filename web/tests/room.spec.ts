@@ -70,6 +70,8 @@ test('copied link is reachable, or a notice says why', async ({ browser }, info)
   await copies(url(`/rooms/${room}`));
   await expect(page.getByText('Other devices cannot open the link.')).toBeVisible();
   await check(page, 'local-link', info);
+  // Without leaving, the page would resume its seat.
+  await page.getByRole('button', { name: 'Leave' }).click();
   await page.route('**/v1/info', async (route) => {
     const info = (await (await route.fetch()).json()) as object;
     await route.fulfill({ json: { ...info, listen: ['http://127.0.0.1:8080', 'http://192.168.1.20:8080'] } });
@@ -215,7 +217,7 @@ test('only the host mutes, and both pages show it', async ({ browser }, info) =>
   await ann.route('**/mute', (route) => route.fulfill({ status: 403, contentType: 'application/problem+json', json: { code: 'forbidden', detail: 'no' } }));
   await options.click();
   await button.click();
-  await expect(ann.getByRole('alert')).toHaveText('Bob was not muted: only the host or a moderator can mute others.');
+  await expect(ann.getByRole('alert')).toHaveText('Bob was not muted: only the host or a moderator can do that.');
   await check(ann, 'host-refused', info);
 
   // When the host leaves, another participant becomes the host.

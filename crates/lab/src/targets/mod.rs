@@ -57,9 +57,9 @@ pub static TARGETS: &[&dyn Target] = &[
     &tls::MILLRACE,
     &tls::RESUMED_MILLRACE,
     &tls::RSA_MILLRACE,
-    &tls::MILLRACE_12,
-    &tls::RESUMED_MILLRACE_12,
-    &tls::RSA_MILLRACE_12,
+    &tls::MILLRACE12,
+    &tls::RESUMED_MILLRACE12,
+    &tls::RSA_MILLRACE12,
     &tls::NCHAN,
 ];
 

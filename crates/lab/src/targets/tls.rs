@@ -74,10 +74,10 @@ pub static RESUMED_MILLRACE: OverTls =
     OverTls::new("millrace-tls-resumed", &Millrace, TlsOptions { resumes: true, ..TLS13 });
 pub static RSA_MILLRACE: OverTls =
     OverTls::new("millrace-tls-rsa", &Millrace, TlsOptions { key: KeyKind::Rsa2048, ..TLS13 });
-pub static MILLRACE_12: OverTls = OverTls::new("millrace-tls12", &Millrace, TLS12);
-pub static RESUMED_MILLRACE_12: OverTls =
+pub static MILLRACE12: OverTls = OverTls::new("millrace-tls12", &Millrace, TLS12);
+pub static RESUMED_MILLRACE12: OverTls =
     OverTls::new("millrace-tls12-resumed", &Millrace, TlsOptions { resumes: true, ..TLS12 });
-pub static RSA_MILLRACE_12: OverTls =
+pub static RSA_MILLRACE12: OverTls =
     OverTls::new("millrace-tls12-rsa", &Millrace, TlsOptions { key: KeyKind::Rsa2048, ..TLS12 });
 pub static NCHAN: OverTls = OverTls::new("nchan-tls", &Nchan, TLS13);
 

@@ -15,13 +15,19 @@ use millrace_lab::{
 };
 use serde_json::json;
 
-const FIXTURES: [&str; 9] = [
+const FIXTURES: [&str; 15] = [
     "carcare-latency",
     "carcare-reliability",
     "carcare-wire",
     "karadogan-forwarding",
     "karadogan-gateway",
     "karadogan-pairs",
+    "lozano-free",
+    "lozano-multiparty",
+    "lozano-parallel",
+    "lozano-paths",
+    "lozano-queues",
+    "lozano-tcp",
     "somogyi-tls",
     "thorsen-broadcast",
     "thorsen-chat",

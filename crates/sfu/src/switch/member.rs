@@ -475,7 +475,9 @@ impl Slot {
 fn screens(offer: &str) -> Vec<Box<str>> {
     let sections = offer.split("\nm=").skip(1);
     let attribute = |section: &str, name: &str| -> Option<Box<str>> {
-        section.lines().find_map(|line| line.strip_prefix("a=")?.strip_prefix(name)?.strip_prefix(':').map(Box::from))
+        section
+            .lines()
+            .find_map(|line| line.trim_end().strip_prefix("a=")?.strip_prefix(name)?.strip_prefix(':').map(Box::from))
     };
     let is_screen = |section: &&str| attribute(section, "content").as_deref() == Some("slides");
     sections.filter(is_screen).filter_map(|section| attribute(section, "mid")).collect()

@@ -71,7 +71,10 @@ impl TlsTarget for Nchan {
         let file = |name: &str| folder.join(name).display().to_string();
         let (certificate, key) = (file("cert.pem"), file("key.pem"));
         // The directives follow `listen`, which the configuration ends with a semicolon.
-        start(&format!(" ssl; ssl_certificate {certificate}; ssl_certificate_key {key}"), options)
+        start(
+            &format!(" ssl; ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {certificate}; ssl_certificate_key {key}"),
+            options,
+        )
     }
 }
 

@@ -10,7 +10,7 @@ use millrace_sfu::congestion::{
     coupled::{Coupled, FlowId},
 };
 
-use super::simulation::{Content, Report, Sent};
+use super::packet::{Content, Report, Sent};
 
 /// Congestion control of one video: its own, or shared with the other videos of the sender.
 pub enum Control {

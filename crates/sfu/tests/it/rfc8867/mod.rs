@@ -6,6 +6,7 @@
 mod cases;
 mod media;
 mod outcome;
+mod packet;
 mod simulation;
 mod tcp;
 

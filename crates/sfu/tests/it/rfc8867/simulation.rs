@@ -8,15 +8,16 @@ use std::{
 };
 
 use millrace_link::{
-    Counters, Flow, Packet, QueueLimit, Rate, Time,
+    Counters, QueueLimit, Rate, Time,
     bottleneck::{Bottleneck, Service},
 };
-use millrace_sfu::congestion::{Algorithm, Arrival, coupled::Coupled};
+use millrace_sfu::congestion::{Algorithm, coupled::Coupled};
 
 use super::{
     cases::{Case, Source},
     media::{Control, Media, RATE_MAX},
     outcome::Outcome,
+    packet::Sent,
     tcp::Tcp,
 };
 
@@ -24,52 +25,6 @@ pub const TICK: Duration = Duration::from_millis(1);
 /// First rate of a video in bit/s.
 const FIRST_RATE: f64 = 300_000.0;
 const QUEUE: Duration = Duration::from_millis(300);
-
-/// Packet in one of the two directions.
-#[derive(Clone, Debug)]
-pub struct Sent {
-    pub flow: usize,
-    pub at: Time,
-    pub bytes: usize,
-    pub content: Content,
-}
-
-#[derive(Clone, Debug)]
-pub enum Content {
-    Video { sequence: u64 },
-    Report(Report),
-    Segment { sequence: u64 },
-    Acknowledgment { sequence: u64 },
-}
-
-/// Report of a video receiver.
-#[derive(Clone, Debug)]
-pub struct Report {
-    pub arrivals: Vec<Arrival>,
-    pub lost: usize,
-    /// Send time of the newest packet. The report leaves when this packet arrives.
-    pub newest: Time,
-}
-
-impl Packet for Sent {
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn flow(&self) -> Option<Flow> {
-        None
-    }
-
-    fn is_opening(&self) -> bool {
-        false
-    }
-
-    fn corrupt(&mut self, _: usize) {}
-
-    fn reset(&self) -> Option<Self> {
-        None
-    }
-}
 
 /// One direction: a bottleneck whose capacity changes, followed by the delay of each flow.
 struct Direction {

@@ -3,7 +3,7 @@ use std::{collections::VecDeque, time::Duration};
 use millrace_link::Time;
 use rand_pcg::{Pcg32, rand_core::Rng};
 
-use super::simulation::{Content, Sent};
+use super::packet::{Content, Sent};
 
 /// Sender of a TCP connection: Reno with selective acknowledgments. Source: RFC 5681, RFC 6675. The receiver only
 /// acknowledges, without delay.
