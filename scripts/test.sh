@@ -22,9 +22,9 @@ cp "$MILLRACE_BIN" "$logs/millrace"
 beside "quick scenarios of the lab" scripts/lab-quick.sh "$logs/millrace"
 beside "conformance, quick" env MILLRACE_BIN="$logs/millrace" conformance/quick.sh
 beside "code blocks of the documents" env MILLRACE_BIN="$logs/millrace" node scripts/docs/run.mjs
-# The page tests take longest, and mostly wait. The build beside them has a low priority, so it does not slow them down.
+step "build the tests" cargo test --workspace --locked --quiet --no-run
+# The page tests take longest, and mostly wait.
 beside "page tests in Chromium and Firefox" env MILLRACE_BIN="$logs/millrace" npm --prefix web test --silent
-step "build the tests" nice -n 10 cargo test --workspace --locked --quiet --no-run
 beside "fuzzing, each target for 4 s" "${idle[@]}" fuzz/run.sh all 4
 beside "nodes of a cluster" cargo_tests --test cluster
 beside "client tests in Node, Chromium and Firefox" npm --prefix sdk/typescript test --silent

@@ -48,6 +48,9 @@ fn receiver(algorithm: Algorithm, ssrc: u32, of: u32, now: Instant) -> Receiver 
     Receiver::new(receiver::Config { ssrc, of, reports, requests: true, forwards: false }, now)
 }
 
+/// Arrival time, order of sending, receiver, packet.
+type InTransit = (Instant, u64, usize, Vec<u8>);
+
 /// A call over a path with a delay and independent losses.
 struct Call {
     ends: [Endpoint; 2],
@@ -56,8 +59,7 @@ struct Call {
     delay: Duration,
     loss: f64,
     random: Pcg64Mcg,
-    /// Arrival time, order of sending, receiver.
-    transit: BinaryHeap<Reverse<(Instant, u64, usize, Vec<u8>)>>,
+    transit: BinaryHeap<Reverse<InTransit>>,
     sent: u64,
 }
 

@@ -243,7 +243,7 @@ async fn enter(conference: Rc<Conference>, room: RoomName, join: Join, resume: O
         Some(joined) => joined,
         None => conference.rooms.join(&room, join, conference.media.has_sfu(), &chat)?,
     };
-    let chat_since = conference.rooms.chat_since(&room).unwrap_or_else(|| chat.clone());
+    let chat_since = conference.rooms.chat_since(&room).unwrap_or(chat);
     let id = joined.id.as_str();
     let inbox = signal(&conference, holder, &room, "server", id, welcome(), None);
     let state = conference.rooms.with(&room, |room| Ok(room.state()))?;

@@ -84,7 +84,7 @@ impl Rooms {
                 let joined = room.join(now, join).map_err(refused)?;
                 shared.open(holder)?;
                 tracing::info!(room = name.as_str(), "room opened");
-                entry.insert(Open { room, holder, chat_since: chat_end.clone() });
+                entry.insert(Open { room, holder, chat_since: *chat_end });
                 Ok(joined)
             }
         }
@@ -126,7 +126,7 @@ impl Rooms {
 
     /// Returns where the chat of the people in this room begins.
     pub(super) fn chat_since(&self, name: &RoomName) -> Option<Position> {
-        self.rooms.borrow().get(name).map(|open| open.chat_since.clone())
+        self.rooms.borrow().get(name).map(|open| open.chat_since)
     }
 
     /// Returns the holder whose quota pays for the channels of a room.

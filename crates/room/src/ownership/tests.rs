@@ -198,7 +198,7 @@ fn first_node_owns_room_and_others_follow() {
     assert_eq!(world.nodes[owner].outputs, [Output::Gained { epoch: 1 }], "it stays the owner");
     let follow = Output::Follow { node: world.nodes[owner].name.as_str().into(), epoch: 1 };
     for (_, node) in world.nodes.iter().enumerate().filter(|(at, _)| *at != owner) {
-        assert_eq!(node.outputs, [follow.clone()]);
+        assert_eq!(node.outputs, std::slice::from_ref(&follow));
         let name = world.nodes[owner].name.as_str().into();
         assert_eq!(node.ownership.owner(world.now), Owner::Other { node: name, epoch: 1 });
     }

@@ -9,7 +9,7 @@ use anyhow::ensure;
 use humantime_serde::Serde;
 use millrace_link::{Config, Direction, PipeConfig, Probability};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::lozano::{
     calls::{CallPlan, Setup},
@@ -150,7 +150,7 @@ fn of_point(point: &Point<'_>) -> Vec<Check> {
     let number = |at: usize| point.cell.key[at].as_f64().unwrap_or_default();
     let (twice, loss) = (2.0 * number(1), number(2) / 100.0);
     let mut checks = Vec::new();
-    if point.cell.key[0] != Value::from(LOSS) {
+    if point.cell.key[0] != LOSS {
         let rtt = pooled.rtt.unwrap_or(f64::NAN);
         checks.push(Check {
             of: of.clone(),
