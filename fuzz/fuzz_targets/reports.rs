@@ -13,7 +13,10 @@ use std::{
 use dimpl::SrtpProfile;
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
 use millrace_rtc::crypto::KeyingMaterial;
-use millrace_sfu::egress::{Egress, Keys, OutgoingStream, Packet, ReportIndex, ReportOutcome};
+use millrace_sfu::{
+    congestion::Algorithm,
+    egress::{Egress, Keys, OutgoingStream, Packet, ReportIndex, ReportOutcome},
+};
 use str0m::rtp::{Extension, ExtensionMap};
 
 const PROFILES: [(SrtpProfile, usize); 3] = [
@@ -31,6 +34,7 @@ const UNASKED_MAX: usize = 1 << 20;
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     profile: u8,
+    algorithm: u8,
     steps: Vec<Step<'a>>,
 }
 
@@ -58,9 +62,10 @@ fuzz_target!(|input: Input<'_>| {
     let (profile, bytes) = PROFILES[usize::from(input.profile) % PROFILES.len()];
     let material = |is_client| KeyingMaterial { profile, bytes: (0..bytes as u8).collect(), is_client };
     let (other, _) = Keys::pair(&material(false)).expect("a known profile");
+    let algorithm = Algorithm::ALL[usize::from(input.algorithm) % Algorithm::ALL.len()];
     let mut now = Instant::now();
     let to = SocketAddr::from(([127, 0, 0, 1], 9));
-    let mut egress = Egress::new(&material(true), to, now).expect("a known profile");
+    let mut egress = Egress::new(&material(true), to, algorithm, now).expect("a known profile");
     let mut extensions = ExtensionMap::empty();
     extensions.set(3, Extension::TransportSequenceNumber);
     egress.stream("v".into(), || OutgoingStream::new("v".into(), &extensions, SSRC, Some(RTX_SSRC), now));
