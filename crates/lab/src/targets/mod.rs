@@ -65,7 +65,7 @@ pub static TARGETS: &[&dyn Target] = &[
 
 /// Returns the `millrace` program of this build, for processes that belong to the lab.
 ///
-/// Errors: there is none beside this program.
+/// Errors: there is no `millrace` binary beside this program.
 pub fn own_program() -> anyhow::Result<std::path::PathBuf> {
     millrace::binary(&Options::default())
 }

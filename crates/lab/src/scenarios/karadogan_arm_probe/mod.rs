@@ -77,9 +77,6 @@ impl Experiment for KaradoganArmProbe {
                 measured.push(one);
             }
         }
-        let judges_times = bench.form != Form::Quick;
-        tables::tables(&choice, link.as_ref(), &measured, judges_times)
-            .into_iter()
-            .try_for_each(|table| bench.table(table))
+        tables::tables(&choice, link.as_ref(), &measured).into_iter().try_for_each(|table| bench.table(table))
     }
 }

@@ -47,9 +47,7 @@ impl Point<'_> {
 }
 
 /// `link`: the link that was emulated, if any.
-///
-/// `judges_times`: whether delays are promised. A quick form has too few movements for that.
-pub fn tables(choice: &Choice, link: Option<&Config>, measured: &[Measured], judges_times: bool) -> Vec<Table> {
+pub fn tables(choice: &Choice, link: Option<&Config>, measured: &[Measured]) -> Vec<Table> {
     let point = |&topology: &Topology| {
         let repeats: Vec<&Measured> = measured.iter().filter(|one| one.topology == topology).collect();
         let mut deliveries = Deliveries::default();
@@ -57,8 +55,7 @@ pub fn tables(choice: &Choice, link: Option<&Config>, measured: &[Measured], jud
         Point { topology, repeats, deliveries }
     };
     let points: Vec<Point<'_>> = choice.topologies.iter().map(point).collect();
-    let mut tables =
-        vec![delay(&points, link), deliveries(choice, &points), promises(choice, link, &points, judges_times)];
+    let mut tables = vec![delay(&points, link), deliveries(choice, &points), promises(choice, link, &points)];
     let of = |one: &Measured| {
         let name = one.topology.label();
         one.findings
@@ -182,7 +179,7 @@ fn deliveries(choice: &Choice, points: &[Point<'_>]) -> Table {
     table("arm-probe-deliveries", "Deliveries and their cost", &columns, points.iter().map(row).collect(), notes)
 }
 
-fn promises(choice: &Choice, link: Option<&Config>, points: &[Point<'_>], judges_times: bool) -> Table {
+fn promises(choice: &Choice, link: Option<&Config>, points: &[Point<'_>]) -> Table {
     let said = |is_so: bool| json!(if is_so { "yes" } else { "no" });
     let mut rows = Vec::new();
     for point in points {
@@ -196,7 +193,7 @@ fn promises(choice: &Choice, link: Option<&Config>, points: &[Point<'_>], judges
         let shortest_ms = shortest.as_secs_f64() * 1000.0;
         check("every movement was felt once and in order".into(), true, point.deliveries.is_complete());
         // Movements that are not urgent may wait for the window: this row shows what the flag is for.
-        let is_promised = judges_times && point.topology != Topology::Relay;
+        let is_promised = point.topology != Topology::Relay;
         check(format!("p99 below {P99_MAX_MS} ms"), is_promised, is_below(0.99, P99_MAX_MS));
         let is_physical = point.quantile_ms(0.0).is_some_and(|ms| ms >= shortest_ms * SHORTEST_SHARE);
         check(format!("no movement was faster than the link allows, {shortest_ms} ms"), true, is_physical);
@@ -204,7 +201,7 @@ fn promises(choice: &Choice, link: Option<&Config>, points: &[Point<'_>], judges
             let limit_ms = shortest_ms + choice.window.as_secs_f64() * 500.0;
             check(
                 format!("urgent movements did not wait for the window, p50 below {limit_ms} ms"),
-                judges_times,
+                true,
                 is_below(0.5, limit_ms),
             );
         }
@@ -242,7 +239,7 @@ mod tests {
     fn passed(topology: Topology, measured: &[Measured]) -> Vec<Value> {
         let choice = choice(&[topology]);
         let link = choice.path.config_without_trace().expect("a link");
-        let tables = tables(&choice, link.as_ref(), measured, true);
+        let tables = tables(&choice, link.as_ref(), measured);
         assert!(tables.iter().all(|table| table.rows.iter().all(|row| row.len() == table.columns.len())));
         tables[2].rows.iter().filter(|row| row[4] == "yes").map(|row| row[5].clone()).collect()
     }
@@ -280,7 +277,7 @@ mod tests {
         let mut first = measured(Topology::Star, &[60]);
         first.findings.append(&mut findings);
         let measured = [first, measured(Topology::RelayUrgent, &[110]), measured(Topology::Star, &[80])];
-        let [delay, deliveries, _] = &tables(&choice, None, &measured, true)[..] else { panic!("three tables") };
+        let [delay, deliveries, _] = &tables(&choice, None, &measured)[..] else { panic!("three tables") };
         let (star, relay) = (&delay.rows[0], &delay.rows[1]);
         assert_eq!(star[..3], [json!("star"), json!("data-channel"), Value::Null]);
         assert_eq!(relay[..3], [json!("relay"), json!("data-channel"), json!("on")]);

@@ -105,7 +105,7 @@ impl Experiment for KaradoganServo {
             bench.note(&tables::describe(&repeat));
             repeats.push(repeat);
         }
-        for table in tables::tables(&choice, &repeats, bench.form != Form::Quick) {
+        for table in tables::tables(&choice, &repeats) {
             bench.table(table)?;
         }
         Ok(())

@@ -18,7 +18,7 @@ use crate::{
 
 pub const ROOM: &str = "room";
 const STEP: Duration = Duration::from_millis(5);
-/// Queue of a narrow link; what waits longer is lost.
+/// Maximum time that a packet waits in the queue of a narrow link. Packets that would wait longer are dropped.
 const QUEUE_MAX: Duration = Duration::from_millis(300);
 /// Pause after which a node connects again to a node that it has lost.
 const RECONNECT: Duration = Duration::from_secs(1);
