@@ -9,6 +9,8 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 export MILLRACE_BIN=$CARGO_TARGET_DIR/debug/millrace
 # Most tests wait for sockets, timers and other processes. With fewer threads the processors would be idle.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) * 4))}
+# The message of a panic names its line. Backtraces hide it.
+export RUST_BACKTRACE=0
 # The scripts' own tests.
 test_scripts() { scripts/steps-test.sh && node --test scripts/prose/test.mjs scripts/docs/test.mjs; }
 begin_steps

@@ -84,10 +84,18 @@ test('files go to the car and come from it', async ({ page }) => {
 });
 
 test('a transfer is paused, resumed and canceled', async ({ page }) => {
+  // A slow disk: a chunk per second. Otherwise the transfer ends before the clicks, on a busy machine.
+  await page.addInitScript(() => {
+    const read = Blob.prototype.arrayBuffer;
+    Blob.prototype.arrayBuffer = async function (this: Blob) {
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+      return read.call(this);
+    };
+  });
   await open(page, '/carcare?car=9');
   await openSection(page, 'Files');
   const panel = section(page, 'Files');
-  await panel.getByLabel('Send a file to the car').setInputFiles({ name: 'long.bin', mimeType: 'application/octet-stream', buffer: Buffer.alloc(40_000_000, 7) });
+  await panel.getByLabel('Send a file to the car').setInputFiles({ name: 'long.bin', mimeType: 'application/octet-stream', buffer: Buffer.alloc(20_000_000, 7) });
   await panel.getByRole('button', { name: 'Pause long.bin' }).click();
   await expect(panel.getByText('(paused)')).toBeVisible();
   await panel.getByRole('button', { name: 'Resume long.bin' }).click();
