@@ -75,12 +75,13 @@ function conditions({ head, points, bill }) {
   const build = /debug\)$/.test(machine.lab) ? ' A debug build, server included.' : '';
   const noise = head.gates.filter((gate) => gate.limit != null && gate.value > gate.limit);
   const against = noise.map((gate) => `${gate.label}: ${plain(gate.value)} ${gate.unit}, limit ${plain(gate.limit)}`);
+  const effect = head.form === 'quick' ? 'The quick mode reports noise but accepts the runs.' : 'Noise makes a run invalid.';
   const shape = head.form === 'quick' && points.length ? ` **Shape, not figures**: the quick mode is short${points.some(({ runs }) => runs.length > 1) ? '' : ' and runs once'}.` : '';
   return [
     `\`${command}\`, ${head.started.slice(0, 10)}, ${runs}. Lab ${machine.lab}, Linux ${machine.kernel}, ${machine.cpu_model}, ` +
       `${machine.cores} cores${pinned}.${build}${shape}`,
     ...(bill ? [counted(bill)] : []),
-    ...(against.length ? [`The machine was noisy (${against.join('; ')}). The quick mode reports noise but accepts the runs.`] : []),
+    ...(against.length ? [`The machine was noisy (${against.join('; ')}). ${effect}`] : []),
   ].map((text) => wrap(text)).join('\n');
 }
 

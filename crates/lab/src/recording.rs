@@ -218,6 +218,11 @@ impl Run {
     pub fn is_valid(&self) -> bool {
         !self.validity.iter().any(|finding| finding.invalidates)
     }
+
+    /// Returns whether the counts of this run hold: nothing but noise of the machine makes it invalid.
+    pub fn has_valid_counts(&self) -> bool {
+        self.validity.iter().all(|finding| !finding.invalidates || finding.is_noise())
+    }
 }
 
 /// Position of a run on the load axis.
@@ -496,6 +501,16 @@ pub struct Finding {
     pub detail: String,
     /// True: no conclusion may be drawn from the run. False: the finding is only a note.
     pub invalidates: bool,
+}
+
+/// Codes of findings that the machine may have caused. They affect times, not counts.
+const NOISE: [&str; 6] = ["generator_bound", "steal", "others", "crowded", "link_bound", "link_late"];
+
+impl Finding {
+    /// Returns whether the machine may have caused this finding.
+    pub fn is_noise(&self) -> bool {
+        NOISE.contains(&&*self.code)
+    }
 }
 
 #[cfg(test)]

@@ -29,10 +29,6 @@ use crate::{
     wire_cost::WireCostReport,
 };
 
-/// Findings that the machine may have caused. In the quick form they do not invalidate a run: that form checks
-/// whether things work, not how fast they are.
-const NOISE: [&str; 6] = ["generator_bound", "steal", "others", "crowded", "link_bound", "link_late"];
-
 /// Descriptors of a node in addition to those of its connections.
 const SERVER_DESCRIPTORS_BESIDE: u64 = 100;
 
@@ -114,11 +110,11 @@ impl Bench<'_> {
         self.store.add_table(table)
     }
 
-    /// In the quick form, noise of the machine does not invalidate results.
+    /// In the quick form, noise of the machine does not invalidate results: that form checks whether things work, not
+    /// how fast they are.
     fn accept_noise(&self, findings: &mut [Finding]) {
         if self.form == Form::Quick {
-            let noise = findings.iter_mut().filter(|finding| NOISE.contains(&finding.code.as_str()));
-            noise.for_each(|finding| finding.invalidates = false);
+            findings.iter_mut().filter(|finding| finding.is_noise()).for_each(|finding| finding.invalidates = false);
         }
     }
 

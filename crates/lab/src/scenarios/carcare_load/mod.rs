@@ -14,8 +14,9 @@ use crate::{
 
 const CARS: &str = "cars";
 const FAILOVER: &str = "failover";
+const NOISE_NOTE: &str = "Noise of the machine makes a run invalid for comparisons of latency: with `generator_bound`, the load generator was late or received late, so its latencies are upper bounds. Counts, memory and network bytes hold.";
 
-/// All valid repeats of one transport and one number of cars.
+/// All repeats of one transport and one number of cars whose counts hold.
 struct Group<'a> {
     transport: &'a str,
     cars: u64,
@@ -28,7 +29,7 @@ pub fn tables(recording: &Recording) -> Vec<Table> {
 
 /// Returns the groups of a part, in the order of transports and cars.
 fn groups<'a>(recording: &'a Recording, part: &str) -> Vec<Group<'a>> {
-    let runs = || recording.runs.iter().filter(|run| run.part == part && run.is_valid());
+    let runs = || recording.runs.iter().filter(|run| run.part == part && run.has_valid_counts());
     let rank = |name: &str| Transport::ALL.iter().position(|transport| transport.name() == name);
     let keys: BTreeSet<_> = runs().map(|run| (rank(&run.transport), &*run.transport, run.factors.clients)).collect();
     let group = |(_, transport, cars)| {
@@ -58,6 +59,14 @@ impl Group<'_> {
         let mut counts = Counts::default();
         self.tests().for_each(|test| counts += test.counts);
         counts
+    }
+
+    /// Returns the codes of the noise that makes runs invalid. No noise is an empty cell.
+    fn noise(&self) -> Value {
+        let findings = self.runs.iter().flat_map(|run| &run.validity).filter(|finding| finding.invalidates);
+        let codes: BTreeSet<&str> = findings.map(|finding| &*finding.code).collect();
+        let codes: Vec<&str> = codes.into_iter().collect();
+        json!((!codes.is_empty()).then(|| codes.join(", ")))
     }
 
     /// Returns the bytes per delivered message between generators and servers.
@@ -114,6 +123,7 @@ fn cars(recording: &Recording) -> Table {
             ms(&latency, 0.99),
             ms(&latency, 0.999),
             json!(counts.lost),
+            group.noise(),
         ]
     };
     table(
@@ -135,12 +145,14 @@ fn cars(recording: &Recording) -> Table {
             ("p99", "ms"),
             ("p99.9", "ms"),
             ("lost", ""),
+            ("noise", ""),
         ],
         groups(recording, CARS).iter().map(row).collect(),
         &[
             "A car has two connections: its own, and that of its phone. CPU and memory are those of all nodes together.",
             "Network: Ethernet frames in both directions, with requests, answers and ACKs of cars and phones, as the thesis counted. Empty without network namespaces.",
             "Polling: a message waits for the next poll, up to 4 s; its network bytes include the empty polls.",
+            NOISE_NOTE,
         ],
     )
 }
@@ -163,6 +175,7 @@ fn failover(recording: &Recording) -> Table {
             json!(lost),
             json!(duplicated),
             json!(gaps),
+            group.noise(),
         ]
     };
     let each_per_s = recording.parameters[FAILOVER]["each_per_s"][0].as_f64().unwrap_or_default();
@@ -185,12 +198,14 @@ fn failover(recording: &Recording) -> Table {
             ("lost", ""),
             ("doubled", ""),
             ("gaps", ""),
+            ("noise", ""),
         ],
         groups(recording, FAILOVER).iter().map(row).collect(),
         &[
             "Passes if every message arrived exactly once and no gap was reported. The nodes share one Redis.",
             &interval,
             "Cars repeat a POST without an answer, with the same Idempotency-Key. Phones resume at their last position, those on a bare WebSocket by counting messages (`millrace.bare+position`).",
+            NOISE_NOTE,
         ],
     )
 }
@@ -211,7 +226,7 @@ mod tests {
     use super::*;
     use crate::{
         judged::judged,
-        recording::{Factors, Spread, Usage},
+        recording::{Factors, Finding, Spread, Usage},
     };
 
     fn run(part: &str, transport: &str, cars: u64, counts: Counts) -> Run {
@@ -283,5 +298,16 @@ mod tests {
         };
         assert_eq!(failed(good), 0);
         assert_eq!(bad.map(failed), [1; 4]);
+    }
+
+    #[test]
+    fn noise_hides_no_lost_message() {
+        let finding = |code: &str| Finding { code: code.into(), detail: String::new(), invalidates: true };
+        let counts = Counts { scheduled: 100, sent: 100, delivered: 99, lost: 1, ..Counts::default() };
+        let noisy = Run { validity: vec![finding("generator_bound")], ..run(FAILOVER, "sse", 50, counts) };
+        let broken = Run { validity: vec![finding("failed")], ..noisy.clone() };
+        let [table] = &tables(&of(vec![noisy, broken]))[..] else { panic!("one table") };
+        assert_eq!((cell(table, 0, "noise"), cell(table, 0, "sent")), (&json!("generator_bound"), &json!(100)));
+        assert_eq!(judged(None, std::slice::from_ref(table))[0].failed.len(), 1);
     }
 }
