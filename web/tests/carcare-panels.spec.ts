@@ -126,7 +126,7 @@ test('every part of the page is in German', async ({ page }) => {
   await expect(page.getByRole('button', { name: 'Tankfüllung' })).toBeVisible();
   await expect(page.getByText('Dieser Server hat noch keinen Schlüssel für Web Push')).toBeVisible();
   await page.getByRole('button', { name: 'Tankfüllung' }).click();
-  await expect(page.getByRole('listitem').filter({ hasText: 'Tankfüllung' })).toContainText(/beantwortet\s*\d+ % des Tanks/);
+  await expect(page.getByRole('listitem').filter({ hasText: 'Tankfüllung' }).first()).toContainText(/beantwortet\s*\d+ % des Tanks/);
   await page.getByRole('button', { name: 'Fahrt abspielen' }).click();
   await expect(page.getByRole('heading', { name: 'Fahrt von Auto 1' })).toBeVisible();
   await expect(page.getByText(/\d+ Datensätze, \d+,\d km in/)).toBeVisible();
