@@ -25,8 +25,6 @@ beside "quick scenarios of the lab" scripts/lab-quick.sh "$logs/millrace"
 beside "conformance, quick" env MILLRACE_BIN="$logs/millrace" conformance/quick.sh
 beside "code blocks of the documents" env MILLRACE_BIN="$logs/millrace" node scripts/docs/run.mjs
 step "build the tests" cargo test --workspace --locked --quiet --no-run
-# The page tests take longest, and mostly wait.
-beside "page tests in Chromium and Firefox" env MILLRACE_BIN="$logs/millrace" npm --prefix web test --silent
 beside "fuzzing, each target for 4 s" "${idle[@]}" fuzz/run.sh all 4
 beside "nodes of a cluster" cargo_tests --test cluster
 beside "client tests in Node, Chromium and Firefox" npm --prefix sdk/typescript test --silent
@@ -40,7 +38,8 @@ beside "clippy" "${idle[@]}" cargo clippy --workspace --all-targets --locked --q
 beside "instructions of the hot paths" "${idle[@]}" scripts/instructions.sh
 beside "firmware of the LED module" "${idle[@]}" firmware/test.sh
 beside "licences, advisories, bill of materials" scripts/supply-chain.sh
-finish "page tests in Chromium and Firefox"
+# Beside the Rust tests, the page tests would take twice as long, and tests with video would miss their limits.
+step "page tests in Chromium and Firefox" env MILLRACE_BIN="$logs/millrace" npm --prefix web test --silent
 finish "client tests in Node, Chromium and Firefox"
 finish "clippy"
 # The results of clippy are in its cache.

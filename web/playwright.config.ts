@@ -37,7 +37,7 @@ export default defineConfig({
   },
   projects: [
     { name: 'calls', testMatch: CALLS, testIgnore: FIREFOX, workers: 1 },
-    { name: 'pages', testMatch: '*.spec.ts', testIgnore: [...CALLS, FIREFOX], workers: 1 },
+    { name: 'pages', testMatch: '*.spec.ts', testIgnore: [...CALLS, FIREFOX] },
     { name: 'firefox', testDir: 'tests/firefox', workers: 1 },
     { name: 'screenshots', testMatch: 'screenshots.ts' },
   ],
