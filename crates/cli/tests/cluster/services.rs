@@ -195,7 +195,9 @@ fn feedback_moves_to_another_node_without_loss() {
         cars.drive(&cluster, &http, 8, 2, &[0, 1, 2]).await;
         cars.judge("the events after it continues", &cluster, &http, others[0]).await;
         http.follower(&cluster, &[0, 1, 2]).await;
-        print_line(&format!("  feedback, {kind:?}: another node follows the cars {moved:.1?} after the death of the first"));
+        print_line(&format!(
+            "  feedback, {kind:?}: another node follows the cars {moved:.1?} after the death of the first"
+        ));
     });
 }
 
