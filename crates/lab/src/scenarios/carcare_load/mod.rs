@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::{
     histogram::Histogram,
     judged::{PASSED, PROMISED},
-    recording::{Column, Counts, Phase, PhaseName, Recording, Run, Table},
+    recording::{Counts, Phase, PhaseName, Recording, Run, Table},
+    scenarios::table::table,
     targets::Transport,
 };
 
@@ -193,17 +194,6 @@ fn failover(recording: &Recording) -> Table {
             "Cars repeat a POST without an answer, with the same Idempotency-Key. Phones resume at their last position, those on a bare WebSocket by counting messages (`millrace.bare+position`).",
         ],
     )
-}
-
-fn table(name: &str, title: &str, columns: &[(&str, &str)], rows: Vec<Vec<Value>>, notes: &[&str]) -> Table {
-    Table {
-        name: name.into(),
-        title: title.into(),
-        columns: columns.iter().map(|(name, unit)| Column { name: (*name).into(), unit: (*unit).into() }).collect(),
-        rows,
-        notes: notes.iter().map(|note| (*note).to_owned()).collect(),
-        ..Table::default()
-    }
 }
 
 #[cfg(test)]

@@ -9,9 +9,12 @@ use crate::{
     judged::{PASSED, PROMISED},
     path::gateway::Forwarding,
     recording::{LinkRun, Table},
-    scenarios::karadogan_gateway::{
-        tables::{ThesisFigures, deviation, figures, longest, round, table},
-        traffic::Step,
+    scenarios::{
+        karadogan_gateway::{
+            tables::{ThesisFigures, deviation, figures, longest, round},
+            traffic::Step,
+        },
+        table::{NO_NOTES, table},
     },
 };
 
@@ -254,7 +257,7 @@ fn promises(links: &[Config; 2], repeats: &[Repeat]) -> Table {
         "Checks",
         &[("forwarding", ""), ("check", ""), (PROMISED, ""), (PASSED, "")],
         rows,
-        &[],
+        NO_NOTES,
     )
 }
 

@@ -7,8 +7,8 @@ use crate::{
     histogram::Histogram,
     host::Series,
     judged::{PASSED, PROMISED},
-    recording::{Column, Table},
-    scenarios::carcare_latency::mean_and_sd,
+    recording::Table,
+    scenarios::{carcare_latency::mean_and_sd, table::table},
 };
 
 /// Figures of the thesis by number of peers: the columns of a file in `crates/lab/data`.
@@ -391,17 +391,6 @@ pub fn deviation(by_second: &[[f64; 2]], direction: usize) -> Value {
 /// Rounds to four digits behind the point, such as tenths of a microsecond in milliseconds.
 pub fn round(value: f64) -> f64 {
     (value * 10_000.0).round() / 10_000.0
-}
-
-pub fn table(name: &str, title: &str, columns: &[(&str, &str)], rows: Vec<Vec<Value>>, notes: &[&str]) -> Table {
-    Table {
-        name: name.into(),
-        title: title.into(),
-        columns: columns.iter().map(|(name, unit)| Column { name: (*name).into(), unit: (*unit).into() }).collect(),
-        rows,
-        notes: notes.iter().map(|note| (*note).to_owned()).collect(),
-        ..Table::default()
-    }
 }
 
 #[cfg(test)]

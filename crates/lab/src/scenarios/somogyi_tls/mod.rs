@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::{
     histogram::Histogram,
-    recording::{Column, PhaseName, Recording, Run, Table},
+    recording::{PhaseName, Recording, Run, Table},
+    scenarios::table::table,
 };
 
 const PLAIN: &str = "millrace";
@@ -169,17 +170,6 @@ fn handshakes(recording: &Recording) -> Table {
             "millrace-tls: TLS 1.3, ECDSA P-256 and X25519; -rsa: RSA-2048; tls12: TLS 1.2. Resumed: by a ticket, in TLS 1.3 with a fresh key exchange.",
         ],
     )
-}
-
-fn table(name: &str, title: &str, columns: &[(&str, &str)], rows: Vec<Vec<Value>>, notes: &[&str]) -> Table {
-    Table {
-        name: name.into(),
-        title: title.into(),
-        columns: columns.iter().map(|(name, unit)| Column { name: (*name).into(), unit: (*unit).into() }).collect(),
-        rows,
-        notes: notes.iter().map(|note| (*note).to_owned()).collect(),
-        ..Table::default()
-    }
 }
 
 #[cfg(test)]
