@@ -138,7 +138,7 @@ fn cars(recording: &Recording) -> Table {
             ("lost", ""),
         ],
         groups(recording, CARS).iter().map(row).collect(),
-        &[
+        [
             "A car has two connections: its own, and that of its phone. CPU and memory are those of all nodes together.",
             "Network: Ethernet frames in both directions, with requests, answers and ACKs of cars and phones, as the thesis counted. Empty without network namespaces.",
             "Polling: a message waits for the next poll, up to 4 s; its network bytes include the empty polls.",
@@ -188,7 +188,7 @@ fn failover(recording: &Recording) -> Table {
             ("gaps", ""),
         ],
         groups(recording, FAILOVER).iter().map(row).collect(),
-        &[
+        [
             "Passes if every message arrived exactly once and no gap was reported. The nodes share one Redis.",
             &interval,
             "Cars repeat a POST without an answer, with the same Idempotency-Key. Phones resume at their last position, those on a bare WebSocket by counting messages (`millrace.bare+position`).",

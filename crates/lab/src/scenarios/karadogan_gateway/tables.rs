@@ -94,7 +94,7 @@ fn forward_delay(steps: &[Step]) -> Table {
             ("late p99", "ms"),
         ],
         steps.iter().map(row).collect(),
-        &[
+        [
             "The thesis measured over Wi-Fi, a phone and 3G; this run uses loopback. Compare the growth with the number of peers, and the losses.",
             "In the thesis, the phone was saturated at 25 peers: it received 89 % of the messages and forwarded 90 % of those (E-K10). The thesis has no figures for 50 peers.",
             "The thesis excludes spikes of up to 4 s while channels opened. Ours are in the column `maximum while peers joined`.",
@@ -136,7 +136,7 @@ fn bytes(steps: &[Step]) -> Table {
             ("messages received", "%"),
         ],
         steps.iter().map(row).collect(),
-        &[
+        [
             "Bytes at IP level. In the thesis, each peer sends four messages of 100 characters per second; each takes about 245 bytes.",
             "Ours: datagrams from senders to the gateway, and from the gateway to receivers, including ICE. Acknowledgments have the opposite direction and are not included.",
         ],
@@ -173,7 +173,7 @@ fn multiplex_delay(steps: &[Step]) -> Table {
             ("late p99", "ms"),
         ],
         steps.iter().map(row).collect(),
-        &[
+        [
             "Thesis: measured inside the phone, without the window of 250 ms and without the network path.",
             "Ours: measured from outside, from the due time of the first message of a bundle to the arrival of the bundle, minus the window. This includes the network path and the timer that ends the window.",
             "A message that is not the first of its bundle waits for the rest of the window: half a window on average.",
@@ -209,7 +209,7 @@ fn demultiplex_delay(steps: &[Step]) -> Table {
             ("late p99", "ms"),
         ],
         steps.iter().map(row).collect(),
-        &[
+        [
             "Thesis: measured inside the phone. Ours: from the due time of the bundle to the arrival of the part, including the network path.",
         ],
     )
@@ -238,7 +238,7 @@ fn both_delay(steps: &[Step]) -> Table {
             ("late p99", "ms"),
         ],
         steps.iter().map(row).collect(),
-        &[
+        [
             "The thesis has no figures for this task; it is future work there. The number of messages is equal in both directions. A bundle has at most ten messages.",
         ],
     )
@@ -316,7 +316,7 @@ fn promises(mode: Mode, steps: &[Step], judges: bool) -> Table {
         &format!("Checks: {}", mode.name()),
         &[("check", ""), (PROMISED, ""), (PASSED, "")],
         rows.into_iter().map(|(what, judged, passed)| vec![json!(what), said(judged), said(passed)]).collect(),
-        &[
+        [
             "A check is promised only if server and load have separate CPUs, and not in the quick form, which is too short.",
         ],
     )
