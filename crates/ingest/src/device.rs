@@ -4,7 +4,7 @@ use serde_json::Value;
 /// Maximum length of a device id in bytes.
 const BYTES_MAX: usize = 64;
 
-/// Why a text is not a device id. The text itself is shown only if it is short.
+/// Reason why a text is not a device id. The text itself is shown only if it is short.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0} is not a device id: expected 1 to 64 characters of A-Z a-z 0-9 _ - . and :, with a letter or digit first; \

@@ -8,10 +8,7 @@ use millrace_transport::{
     access::Caller,
     admission::{Publisher, read_body},
     http::{Body, Response, json, no_cache, problem, text},
-    route::{
-        Answering, Endpoint, Taking, plain,
-        publish::{RequestPublisher, counted},
-    },
+    route::{Answering, Endpoint, Taking, plain, publish::RequestPublisher},
 };
 
 use crate::{
@@ -127,8 +124,9 @@ impl Protocol {
         if !self.is_url_only() {
             return Err(error);
         }
+        // The route counts only errors that it turns into problem details.
+        context.admission.limits.count_error(&error);
         let (mut head, _) = problem(&error).into_parts();
-        let Err(error) = counted::<()>(context, Err(error)) else { unreachable!("an error stays one") };
         head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         Ok(Response::from_parts(head, Body::Whole(Some(format!("{}\n", error.detail).into()))))
     }

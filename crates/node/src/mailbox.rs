@@ -147,13 +147,14 @@ fn keep_newest_per_channel(entries: &mut Vec<Delivery>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::Router;
     use millrace_engine::Deliver;
     use millrace_protocol::{ChannelName, Kind, PublicationHead};
 
-    fn delivery(channel: &str, offset: u64) -> Delivery {
+    /// Returns an empty publication at an offset.
+    pub fn publication(offset: u64) -> Publication {
         let head = PublicationHead {
             offset,
             time_ms: 0,
@@ -163,7 +164,11 @@ mod tests {
             kind: Kind::Text,
             is_deletion: false,
         };
-        let publication = Publication::new(head, b"");
+        Publication::new(head, b"")
+    }
+
+    fn delivery(channel: &str, offset: u64) -> Delivery {
+        let publication = publication(offset);
         let route = Router::new(1).route(&ChannelName::parse(channel).unwrap());
         Delivery { route, key: None, event: ChannelEvent::Published(Epoch(1), publication) }
     }

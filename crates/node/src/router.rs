@@ -339,7 +339,7 @@ fn is_read(route: &Route) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_protocol::{Kind, PublicationHead};
+    use crate::mailbox::tests::publication;
 
     #[test]
     fn publication_reaches_each_reading_shard_once() {
@@ -351,24 +351,15 @@ mod tests {
         router.set_readers(0, &channel, key, 2, |_| panic!("nothing has changed"));
         router.set_pattern_readers(0, &Pattern::parse("a/+").unwrap(), 1, |is_read| assert!(is_read));
         router.set_pattern_readers(2, &Pattern::parse("#").unwrap(), 1, |is_read| assert!(is_read));
-        let head = PublicationHead {
-            offset: 1,
-            time_ms: 0,
-            key: None,
-            expires_ms: None,
-            is_traced: false,
-            kind: Kind::Text,
-            is_deletion: false,
-        };
-        router.deliver(&route, &channel, Epoch(1), &Publication::new(head, b""));
+        router.deliver(&route, &channel, Epoch(1), &publication(1));
         let counts: Vec<_> = (0..3).map(|shard| router.mailbox(shard).take(Vec::new()).0.len()).collect();
         assert_eq!((counts, router.readers(&channel)), (vec![1, 0, 1], 2));
         router.set_readers(0, &channel, key, 0, |is_read| assert!(!is_read));
         assert_eq!(router.readers(&channel), 0);
-        assert!(Arc::ptr_eq(&route, &router.route(&channel)), "who holds a route hears of readers who come later");
+        assert!(Arc::ptr_eq(&route, &router.route(&channel)), "the holder of a route sees later readers");
         drop(route);
         router.set_readers(0, &channel, key, 0, |_| panic!("nothing has changed"));
-        assert!(router.stripe(&channel).is_empty(), "a route that nobody uses is forgotten");
+        assert!(router.stripe(&channel).is_empty(), "an unused route is removed");
     }
 
     #[test]
@@ -382,16 +373,7 @@ mod tests {
         let seen = || [&busy, &quiet, &matched].map(|channel| router.is_congested_for(channel));
         assert_eq!(seen(), [false; 3]);
         let route = router.route(&busy);
-        let head = PublicationHead {
-            offset: 1,
-            time_ms: 0,
-            key: None,
-            expires_ms: None,
-            is_traced: false,
-            kind: Kind::Text,
-            is_deletion: false,
-        };
-        let publication = Publication::new(head, b"");
+        let publication = publication(1);
         while !router.is_congested() {
             router.deliver(&route, &busy, Epoch(1), &publication);
         }

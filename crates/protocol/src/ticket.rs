@@ -13,7 +13,7 @@ use sha2::Sha256;
 
 use crate::{
     Code, Error,
-    session::{SubscribeWords, Subscription},
+    session::{SubscribeFields, Subscription},
 };
 
 /// Maximum length of a ticket in bytes. It is sent in a request header, and proxies commonly limit all headers to 8
@@ -30,10 +30,10 @@ const JSON_BYTES_MAX: usize = TICKET_BYTES_MAX / 4 * 3 - MAC_BYTES;
 pub struct TicketKey(Hmac<Sha256>);
 
 #[derive(Deserialize)]
-struct Words {
+struct Contents {
     /// Expiry time, in milliseconds since 1970.
     until: u64,
-    subscribe: Vec<SubscribeWords>,
+    subscribe: Vec<SubscribeFields>,
 }
 
 impl TicketKey {
@@ -79,11 +79,11 @@ impl TicketKey {
         let (mac, json) = bytes.split_at_checked(MAC_BYTES).ok_or_else(none)?;
         let signed = self.of(subject).chain_update(json).verify_slice(mac);
         signed.map_err(|_| bad("this resume ticket was signed with another secret, or for another subject"))?;
-        let words: Words = serde_json::from_slice(json).map_err(|_| none())?;
-        if words.until < now_ms {
+        let contents: Contents = serde_json::from_slice(json).map_err(|_| none())?;
+        if contents.until < now_ms {
             return Err(bad("this resume ticket has expired"));
         }
-        words.subscribe.into_iter().map(SubscribeWords::decode).collect()
+        contents.subscribe.into_iter().map(SubscribeFields::decode).collect()
     }
 
     /// Returns an HMAC that has consumed the subject. The length prefix makes the encoding of each subject

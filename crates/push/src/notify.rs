@@ -7,7 +7,7 @@ use bytes::Bytes;
 use millrace_protocol::{Error, Kind, NewPublication};
 
 use crate::{
-    routes::{Notification, channel, send},
+    routes::{NOTIFICATIONS, Notification, channel, send},
     sender::Push,
 };
 
@@ -26,7 +26,7 @@ impl Push {
     }
 
     async fn publish(&self, subject: &str, message: &Bytes, ttl: Duration, urgency: &'static str) -> Result<(), Error> {
-        let notifications = channel("notifications", subject)?;
+        let notifications = channel(NOTIFICATIONS, subject)?;
         let mut publication = NewPublication::new(Kind::Json, message);
         publication.ttl_ms = Some(ttl.as_millis() as u64);
         let position = self.engine().append(&notifications, publication).await?;

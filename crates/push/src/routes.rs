@@ -5,7 +5,7 @@ use std::{rc::Rc, sync::Arc, time::Duration};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use http::{Method, StatusCode, request::Parts};
+use http::{Method, request::Parts};
 use hyper::body::Incoming;
 use millrace_delivery::PageLimit;
 use millrace_engine::Engine;
@@ -38,6 +38,8 @@ const KEY: Endpoint = Endpoint::new("/v1/push", "GET");
 const SUBSCRIPTIONS: Endpoint = Endpoint::new("/v1/push/{subject}/subscriptions", "POST, DELETE");
 const NOTIFY: Endpoint = Endpoint::new("/v1/push/{subject}", "POST");
 
+/// Namespace of the channels with the notifications of each subject.
+pub(crate) const NOTIFICATIONS: &str = "notifications";
 /// Maximum size of a subscription in bytes.
 const SUBSCRIPTION_BYTES_MAX: usize = 8 << 10;
 /// Subscriptions read at once; a subject has at most `keys_max`.
@@ -113,9 +115,10 @@ pub(crate) fn channel(namespace: &str, subject: &str) -> Result<ChannelName, Err
     ChannelName::parse(&format!("{namespace}/{subject}"))
 }
 
-/// Returns the key of a subscription: a hash, because an endpoint is longer than a key may be.
-fn key(endpoint: &str) -> Box<str> {
-    Sha256::digest(endpoint)[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
+/// Returns a hash in hexadecimal: the key of a subscription, because an endpoint is longer than a key may be, or the id
+/// of a message.
+fn hash(text: &str) -> Box<str> {
+    Sha256::digest(text)[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
 }
 
 impl PushRoutes {
@@ -150,12 +153,10 @@ impl PushRoutes {
         keys.and_then(|keys| keys.encrypt(b"")).map_err(|error| bad(error.to_string()))?;
         let json = serde_json::to_vec(&subscription).map_err(|error| bad(error.to_string()))?;
         let mut publication = NewPublication::new(Kind::Json, json);
-        publication.key = Some(key(&subscription.endpoint));
+        publication.key = Some(hash(&subscription.endpoint));
         context.shard.engine.append(&subscriptions, publication).await?;
         push.metrics().count_subscription(SubscriptionEvent::Stored);
-        let mut response = no_content();
-        *response.status_mut() = StatusCode::NO_CONTENT;
-        Ok(response)
+        Ok(no_content())
     }
 
     /// Handles `DELETE /v1/push/{subject}/subscriptions` with `{"endpoint"}`.
@@ -171,7 +172,7 @@ impl PushRoutes {
         let data = read_permitted(context, parts, body, subject).await?;
         let Unsubscription { endpoint } = serde_json::from_slice(&data)
             .map_err(|error| Error::new(Code::BadJson, format!("expected `{{\"endpoint\": URL}}`: {error}")))?;
-        context.shard.engine.append(&subscriptions, NewPublication::deletion(key(&endpoint))).await?;
+        context.shard.engine.append(&subscriptions, NewPublication::deletion(hash(&endpoint))).await?;
         push.metrics().count_subscription(SubscriptionEvent::Ended);
         Ok(no_content())
     }
@@ -187,7 +188,7 @@ impl PushRoutes {
         subject: &str,
     ) -> Result<Response, Error> {
         let push = self.push()?;
-        let notifications = channel("notifications", subject)?;
+        let notifications = channel(NOTIFICATIONS, subject)?;
         let caller = context.admission.caller(parts).await?;
         let mut target = caller.may_publish(notifications.clone())?;
         let query = Query::parse(parts, &["ttl", "urgency"])?;
@@ -220,11 +221,11 @@ impl PushRoutes {
 /// Checks the permission to read the notifications of the subject, reads the body, and charges it to the caller.
 async fn read_permitted(context: &Context, parts: &Parts, body: &mut Incoming, subject: &str) -> Result<Bytes, Error> {
     let caller = context.admission.caller(parts).await?;
-    context.admission.may_read_channel(&caller, parts, &channel("notifications", subject)?).await?;
+    context.admission.may_read_channel(&caller, parts, &channel(NOTIFICATIONS, subject)?).await?;
     Query::parse(parts, &[])?;
     let data = read_body(&context.admission, &parts.headers, body, SUBSCRIPTION_BYTES_MAX).await?;
     RequestPublisher { admission: &context.admission, parts, caller: &caller }.take_quota(data.len())?;
-    Ok(Bytes::copy_from_slice(&data))
+    Ok(data)
 }
 
 /// A notification for all browsers of a subject.
@@ -254,8 +255,7 @@ impl Notification {
 
     /// Returns the id of the message for one subscription. It is the same if the request is repeated.
     fn id(&self, channel: &ChannelName, key: &str) -> Box<str> {
-        let text = format!("{} {channel} {key}", self.position);
-        Sha256::digest(text)[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
+        hash(&format!("{} {channel} {key}", self.position))
     }
 }
 

@@ -32,11 +32,13 @@ use crate::{
 const JOBS_MAX: usize = 10_000;
 /// Maximum number of requests at the same time.
 const REQUESTS_MAX: usize = 64;
+/// Maximum number of attempts to send a message.
 const ATTEMPTS_MAX: u32 = 5;
 /// Wait before the second attempt; it doubles with each further one.
 const RETRY: Duration = Duration::from_secs(5);
 /// Longest wait that a push service can ask for.
 const RETRY_MAX: Duration = Duration::from_secs(60 * 60);
+/// Maximum size of an answer of a push service in bytes.
 const ANSWER_BYTES_MAX: usize = 16 << 10;
 /// Time beyond the time limit of a request for which a message is held.
 const MARGIN: Duration = Duration::from_secs(2);
@@ -225,7 +227,7 @@ impl Shared {
                 Decision::GiveUp => {
                     let origin = self.config.hosts.check(&entry.message.endpoint).map(|endpoint| endpoint.origin);
                     let origin = origin.unwrap_or_default();
-                    tracing::info!(origin, status = ?status, "a push service took no message");
+                    tracing::info!(origin, status = ?status, "gave up a message to a push service");
                     return Some(MessageEvent::Failed);
                 }
                 Decision::Retry(wait) => {

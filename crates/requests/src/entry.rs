@@ -56,8 +56,15 @@ pub enum Change {
 impl Entry {
     pub fn new(id: String, request: Box<RawValue>, now_ms: u64, ttl: Duration) -> Self {
         let expires_ms = now_ms + ttl.as_millis() as u64;
-        let (answer, answered_ms) = Default::default();
-        Self { id, state: State::Queued, request: Some(request), asked_ms: now_ms, expires_ms, answer, answered_ms }
+        Self {
+            id,
+            state: State::Queued,
+            request: Some(request),
+            asked_ms: now_ms,
+            expires_ms,
+            answer: None,
+            answered_ms: None,
+        }
     }
 
     /// Returns the entry as it is now: a request whose time has ended is expired, also before its key is deleted.

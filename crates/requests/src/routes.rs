@@ -8,7 +8,7 @@ use millrace_protocol::{ChannelName, Code, Error, Expected, Kind};
 use millrace_transport::{
     Context, Routes,
     access::Caller,
-    admission::read_body,
+    admission::{PublishTarget, read_body},
     http::{Query, Response, json},
     route::{
         Answering, Endpoint, decode, plain,
@@ -31,6 +31,7 @@ pub const ENDPOINTS: &[&Endpoint] = &[&DEVICE, &REQUEST];
 const DEVICE: Endpoint = Endpoint::new("/v1/requests/{device}", "GET, POST");
 const REQUEST: Endpoint = Endpoint::new("/v1/requests/{device}/{id}", "GET, POST");
 
+/// Default, minimum and maximum time to live of a request.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const TTL_MIN: Duration = Duration::from_secs(1);
 const TTL_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -182,7 +183,8 @@ async fn change(
     Err(Error::new(Code::Unavailable, "other clients change this request all the time; try again"))
 }
 
-fn may_answer(caller: &Caller, channel: &ChannelName) -> Result<millrace_transport::admission::PublishTarget, Error> {
+/// Checks the permission to answer for the device of `channel`.
+fn may_answer(caller: &Caller, channel: &ChannelName) -> Result<PublishTarget, Error> {
     caller.may_publish(ChannelName::parse(&format!("{channel}/answers"))?)
 }
 

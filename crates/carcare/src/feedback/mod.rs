@@ -62,7 +62,7 @@ impl Feedback {
         let (stop, stopped) = watch::channel(false);
         let thread = std::thread::Builder::new()
             .name("driving".into())
-            .spawn(move || runtime.block_on(service::run(rules, engine, router, (counted, notify), stopped)))?;
+            .spawn(move || runtime.block_on(service::run(rules, engine, router, counted, notify, stopped)))?;
         Ok(Self { stop, metrics, thread: Mutex::new(Some(thread)) })
     }
 

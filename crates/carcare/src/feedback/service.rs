@@ -22,7 +22,7 @@ use super::{
     metrics::Metrics,
     notice::{Notify, notice},
     rules::Rules,
-    store::{Missed, Store, channel, events_of},
+    store::{Missed, Store, events_of},
     tracked::{Place, Tracked, is_alert},
 };
 
@@ -55,13 +55,13 @@ pub async fn run(
     mut rules: Rules,
     engine: Arc<dyn Engine>,
     router: Arc<Router>,
-    (metrics, notify): (Arc<Metrics>, Option<Arc<dyn Notify>>),
+    metrics: Arc<Metrics>,
+    notify: Option<Arc<dyn Notify>>,
     mut stopped: watch::Receiver<bool>,
 ) {
     while !*stopped.borrow() {
         if leads(&*engine).await {
-            let mut turn = Turn::new(&mut rules, &metrics, engine.clone(), router.clone());
-            turn.notify = notify.clone();
+            let mut turn = Turn::new(&mut rules, &metrics, engine.clone(), router.clone(), notify.clone());
             metrics.is_following.store(true, Relaxed);
             tracing::info!("this node follows the cars of CarCare");
             let ended = turn.run(&mut stopped).await;
@@ -76,6 +76,7 @@ pub async fn run(
     }
 }
 
+/// One period in which this node follows the cars.
 struct Turn<'a> {
     rules: &'a mut Rules,
     metrics: &'a Metrics,
@@ -90,6 +91,7 @@ struct Turn<'a> {
     geofences: ChannelName,
     /// Where the next read of the geofences begins.
     since: Since,
+    /// True once a car was left out, because there are too many.
     is_full: bool,
     /// Entry of this node as the one that follows the cars.
     term: Option<Position>,
@@ -98,7 +100,13 @@ struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    fn new(rules: &'a mut Rules, metrics: &'a Metrics, engine: Arc<dyn Engine>, router: Arc<Router>) -> Self {
+    fn new(
+        rules: &'a mut Rules,
+        metrics: &'a Metrics,
+        engine: Arc<dyn Engine>,
+        router: Arc<Router>,
+        notify: Option<Arc<dyn Notify>>,
+    ) -> Self {
         let name = |name| ChannelName::parse(name).expect("a channel name");
         rules.clear_geofences();
         Self {
@@ -107,7 +115,7 @@ impl<'a> Turn<'a> {
             store: Store::new(engine.clone()),
             engine,
             router,
-            notify: None,
+            notify,
             pattern: Pattern::parse("cars/+/telemetry").expect("a pattern"),
             cars: HashMap::new(),
             drives: name(DRIVES),
@@ -349,7 +357,7 @@ impl<'a> Turn<'a> {
 
     async fn publish_ended(&self, id: &str, drive: &Drive) -> Result<(), Error> {
         let value = self.drive_value(id, drive);
-        let of_car = channel(&format!("{DRIVES}/{id}"))?;
+        let of_car = ChannelName::parse(&format!("{DRIVES}/{id}"))?;
         self.store.set(&of_car, &drive.start.to_string(), &value, DRIVES_MS).await?;
         self.metrics.drives.fetch_add(1, Relaxed);
         self.store.set(&self.drives, id, &value, DRIVES_MS).await
@@ -401,5 +409,5 @@ fn car_of(channel: &ChannelName) -> Option<&str> {
 }
 
 fn to_value(value: &impl serde::Serialize) -> Value {
-    serde_json::to_value(value).unwrap_or_default()
+    serde_json::to_value(value).expect("events and drives are structs, whose fields have names")
 }

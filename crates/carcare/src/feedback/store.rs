@@ -1,3 +1,5 @@
+//! The channels of the driving feedback in the engine.
+
 use std::sync::Arc;
 
 use millrace_delivery::{PageLimit, Part};
@@ -15,10 +17,10 @@ const PAGE: PageLimit = PageLimit { count: 1000, bytes: 1 << 20 };
 
 /// Entry of the state [`STATES`].
 #[derive(Serialize, Deserialize)]
-struct StateEntry {
+struct StateEntry<C> {
     /// Position of the last record that the car contains.
     at: String,
-    car: Car,
+    car: C,
 }
 
 /// A car as it was stored.
@@ -48,19 +50,14 @@ pub struct Missed {
     pub published: Option<Position>,
 }
 
-/// Returns the name of a channel.
-pub fn channel(name: &str) -> Result<ChannelName, Error> {
-    ChannelName::parse(name)
-}
-
 /// Returns the channel with the records of a car. Errors: `bad_channel`.
 fn telemetry_of(id: &str) -> Result<ChannelName, Error> {
-    channel(&format!("cars/{id}/telemetry"))
+    ChannelName::parse(&format!("cars/{id}/telemetry"))
 }
 
 /// Returns the channel with the events of a car. Errors: `bad_channel`.
 pub fn events_of(id: &str) -> Result<ChannelName, Error> {
-    channel(&format!("cars/{id}/events"))
+    ChannelName::parse(&format!("cars/{id}/events"))
 }
 
 impl Store {
@@ -103,7 +100,7 @@ impl Store {
         let (entries, _, epoch_end) = self.changes(&self.states, Since::State).await?;
         let stored = |entry: Publication| {
             let id = entry.key.as_deref()?.to_owned();
-            let StateEntry { at, car } = serde_json::from_slice(entry.data()).ok()?;
+            let StateEntry { at, car }: StateEntry<Car> = serde_json::from_slice(entry.data()).ok()?;
             let entry = Position { epoch: epoch_end.epoch, offset: entry.offset };
             Some(Stored { id, at: at.parse().ok()?, car, entry })
         };
@@ -121,7 +118,8 @@ impl Store {
         car: &Car,
         entry: Option<Position>,
     ) -> Result<Position, Error> {
-        let data = serde_json::to_vec(&json!({ "at": at.to_string(), "car": car })).unwrap_or_default();
+        let state = StateEntry { at: at.to_string(), car };
+        let data = serde_json::to_vec(&state).expect("a car is a struct, whose fields have names");
         let publication = NewPublication { key: Some(id.into()), ..NewPublication::new(Kind::Json, data) };
         let expected = entry.map_or(Expected::Absent, Expected::At);
         self.engine.append(&self.states, publication.only_if(expected)).await

@@ -1,3 +1,5 @@
+//! A car that is followed: its state, and which of its records are taken.
+
 use millrace_driving::{Car, Drive, Event, Observed, Sample};
 use millrace_protocol::{Position, Publication};
 use tokio::time::Instant;
@@ -90,7 +92,7 @@ mod tests {
     use millrace_protocol::Epoch;
 
     #[test]
-    fn position_tells_repeated_next_and_missing_records() {
+    fn place_is_known_next_or_later() {
         let at = |epoch, offset| Position { epoch: Epoch(epoch), offset };
         let tracked = Tracked::new(Car::default(), at(1, 10), None);
         assert_eq!(tracked.place_of(at(1, 10)), Place::Known);

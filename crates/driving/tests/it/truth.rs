@@ -188,19 +188,7 @@ fn records_of_one_second_show_every_deed() {
     let tallies = compare(&run);
     show(&run, &tallies);
     assert!(run.km >= 2000.0);
-    for deed in [
-        Deed::HarshBraking,
-        Deed::HarshAcceleration,
-        Deed::HarshCornering,
-        Deed::GearTooHigh,
-        Deed::GearTooLow,
-        Deed::HighRpm,
-        Deed::Idling,
-        Deed::Overheating,
-        Deed::OilPressure,
-        Deed::TroubleCode,
-        Deed::Accident,
-    ] {
+    for deed in Deed::ALL {
         let tally = tallies.get(&kind_of(deed)).copied().unwrap_or_default();
         assert!(tally.found >= 3, "{deed:?} occurs too rarely for a statement: {tally:?}");
         assert!(tally.precision() >= 0.95, "{deed:?}: {tally:?}");

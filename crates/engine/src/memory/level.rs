@@ -48,6 +48,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn oldest_publications_are_evicted_until_enough() {
+        let idle = [(1, 10), (2, 10), (5, 10)];
+        assert_eq!((up_to(&idle, 1), up_to(&idle, 10), up_to(&idle, 11)), (Some(1), Some(1), Some(2)));
+        assert_eq!((up_to(&idle, 99), up_to(&[], 1)), (Some(5), None));
+    }
+
+    #[test]
     fn longest_histories_shrink_to_one_level() {
         assert_eq!(level(vec![10, 50, 100], 30), 70);
         assert_eq!(level(vec![10, 50, 100], 50), 50);

@@ -1,5 +1,5 @@
-//! Order and history in the memory of this process. Needs no installation. History does not survive a restart; a new
-//! epoch tells every reader so.
+//! Order and history in the memory of this process. This engine needs no installation. History does not survive a
+//! restart, which readers notice by a new epoch.
 
 mod evict;
 mod hand_over;

@@ -13,7 +13,7 @@ use std::{
 pub use crate::ports::free_port;
 
 /// A server process. A shell runs it, and removes it and its folder when this process has ended, because statics are
-/// never dropped.
+/// never dropped. A test may have ended the server before; the shell does not report that.
 pub struct Server {
     pub port: u16,
     /// Process id of the server itself.
@@ -26,8 +26,8 @@ impl Server {
     /// Starts `command` (in which `$dir` is its folder) and waits until `port` accepts connections.
     pub fn start(port: u16, command: &str) -> Self {
         let script = format!(
-            "dir=$(mktemp -d); cd \"$dir\"; {command} >\"$dir/log\" 2>&1 </dev/null & pid=$!; echo $pid; read end; kill -CONT $pid; kill $pid; \
-             wait $pid; rm -rf \"$dir\""
+            "dir=$(mktemp -d); cd \"$dir\"; {command} >\"$dir/log\" 2>&1 </dev/null & pid=$!; echo $pid; read end; \
+             {{ kill -CONT $pid; kill $pid; wait $pid; }} 2>/dev/null; rm -rf \"$dir\""
         );
         let mut shell = Command::new("sh");
         let mut shell = shell.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

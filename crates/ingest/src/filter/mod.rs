@@ -42,7 +42,7 @@ pub enum Verdict {
     Dropped(Reason),
 }
 
-/// Why a report is dropped.
+/// Reason why a report is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Its time is more than [`FUTURE_MS`] ahead of the server's.
@@ -133,7 +133,7 @@ impl Filter {
         }
         state.newest_ms = state.newest_ms.max(time_ms);
         if let Some(place) = Place::of(reading, time_ms)
-            && !state.believes(place)
+            && !state.accepts(place)
         {
             reading.clear_position();
             if reading.is_empty() {
@@ -184,7 +184,7 @@ impl Filter {
 
 impl State {
     /// Returns true if a position may be shown, and moves to the next state.
-    fn believes(&mut self, place: Place) -> bool {
+    fn accepts(&mut self, place: Place) -> bool {
         let Some(settled) = self.settled else {
             self.settled = Some(place);
             return true;

@@ -37,14 +37,19 @@ pub struct Recorded {
     pub table: &'static str,
     /// Only the rows with this text in this column, or those without it.
     pub only: Only,
-    /// Column of the thesis, and column of the recorded table.
-    pub columns: &'static [(&'static str, &'static str)],
+    pub columns: &'static [Column],
+    /// Columns that other tables have, too.
+    pub more_columns: &'static [Column],
     /// Text as recorded, and as in the thesis.
     pub renamed: &'static [(&'static str, &'static str)],
     /// Recorded columns that follow behind the statistics.
     pub series: &'static [&'static str],
 }
 
+/// Column of the thesis, and column of the recorded table.
+pub type Column = (&'static str, &'static str);
+
+/// Rows of a recorded table.
 pub enum Only {
     All,
     Is(&'static str, &'static str),
@@ -81,6 +86,10 @@ impl PublishedTable {
 }
 
 impl Recorded {
+    pub fn columns(&self) -> impl Iterator<Item = &Column> {
+        self.columns.iter().chain(self.more_columns)
+    }
+
     fn rows(&self, table: &Table, unit: &str) -> Vec<Row> {
         let place = |name: &str| table.columns.iter().position(|column| column.name == name);
         let cell = |row: &[serde_json::Value], name: &str| {
@@ -102,7 +111,7 @@ impl Recorded {
             }
         };
         let row = |row: &Vec<serde_json::Value>| -> Row {
-            let thesis = self.columns.iter().map(|(thesis, ours)| ((*thesis).into(), cell(row, ours)));
+            let thesis = self.columns().map(|(thesis, ours)| ((*thesis).into(), cell(row, ours)));
             let statistics = statistics::NAMES.into_iter().zip(statistics::columns(unit));
             let statistics = statistics.map(|(name, column)| (column.into(), cell(row, name)));
             let series = self.series.iter().map(|name| {

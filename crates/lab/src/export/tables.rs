@@ -5,7 +5,7 @@
 
 use super::{
     karadogan,
-    published::{Only, PublishedTable, Recorded, Source},
+    published::{Column, Only, PublishedTable, Recorded, Source},
     somogyi, thorsen, wire_cost,
 };
 
@@ -105,6 +105,7 @@ pub static TABLES: &[PublishedTable] = &[
                 ("received_bytes_per_s", "sent by devices"),
                 ("stddev_bytes_per_s", "sent by devices, sd"),
             ],
+            more_columns: &[],
             renamed: &[],
             series: &["forwarding", "received by servers", "messages sent", "messages received"],
         }),
@@ -124,6 +125,7 @@ pub static TABLES: &[PublishedTable] = &[
                 ("sent_bytes_per_s", "received by servers"),
                 ("sent_stddev_bytes_per_s", "received by servers, sd"),
             ],
+            more_columns: &[],
             renamed: &[],
             series: &["forwarding", "messages sent", "messages received"],
         }),
@@ -150,6 +152,7 @@ pub static TABLES: &[PublishedTable] = &[
                 ("sent_bytes_per_s", "sent"),
                 ("sent_stddev_bytes_per_s", "sent, sd"),
             ],
+            more_columns: &[],
             renamed: &[],
             series: &["messages received"],
         }),
@@ -196,6 +199,7 @@ pub static TABLES: &[PublishedTable] = &[
             table: "networks",
             only: Only::All,
             columns: &[("network", "network"), ("min_minutes", "survived, scaled"), ("max_minutes", "died, scaled"),],
+            more_columns: &[],
             renamed: &[
                 ("LTE", "lte"),
                 ("Wi-Fi at home", "home_wifi"),
@@ -280,311 +284,236 @@ pub static TABLES: &[PublishedTable] = &[
         "lozano-paths",
         "lozano_t02_latency",
         "ms",
-        Source::Recorded(Recorded {
-            table: "paths",
-            only: Only::Is("test", "latency"),
-            columns: &[
-                ("path_latency_ms", "latency"),
-                ("machine", "machine"),
-                ("rate_kbit_s", "rate"),
-                ("rate_stddev_kbit_s", "rate sd"),
-                ("rtt_ms", "RTT"),
-                ("rtt_stddev_ms", "RTT sd"),
-                ("residual_loss_percent", "residual loss"),
-                ("packet_loss_percent", "packet loss"),
-            ],
-            renamed: &[],
-            series: CALL_SERIES,
-        }),
+        calls(
+            "paths",
+            Only::Is("test", "latency"),
+            &[("path_latency_ms", "latency"), MACHINE],
+            ROUND_TRIP_TIME,
+            CALL_SERIES
+        ),
         CALL_NOTE
     ),
     table!(
         "lozano-paths",
         "lozano_t03_loss",
         "ms",
-        Source::Recorded(Recorded {
-            table: "paths",
-            only: Only::Is("test", "loss"),
-            columns: &[
-                ("configured_loss_percent", "loss"),
-                ("machine", "machine"),
-                ("rate_kbit_s", "rate"),
-                ("rate_stddev_kbit_s", "rate sd"),
-                ("owd_ms", "mean"),
-                ("owd_stddev_ms", "sd"),
-                ("residual_loss_percent", "residual loss"),
-                ("packet_loss_percent", "packet loss"),
-            ],
-            renamed: &[],
-            series: CALL_SERIES,
-        }),
+        calls(
+            "paths",
+            Only::Is("test", "loss"),
+            &[("configured_loss_percent", "loss"), MACHINE],
+            ONE_WAY_DELAY,
+            CALL_SERIES
+        ),
         CALL_NOTE
     ),
     table!(
         "lozano-paths",
         "lozano_t04_loss_and_latency",
         "ms",
-        Source::Recorded(Recorded {
-            table: "paths",
-            only: Only::Is("test", "loss and latency"),
-            columns: &[
-                ("path_latency_ms", "latency"),
-                ("machine", "machine"),
-                ("rate_kbit_s", "rate"),
-                ("rate_stddev_kbit_s", "rate sd"),
-                ("rtt_ms", "RTT"),
-                ("rtt_stddev_ms", "RTT sd"),
-                ("residual_loss_percent", "residual loss"),
-                ("packet_loss_percent", "packet loss"),
-            ],
-            renamed: &[],
-            series: CALL_SERIES,
-        }),
+        calls(
+            "paths",
+            Only::Is("test", "loss and latency"),
+            &[("path_latency_ms", "latency"), MACHINE],
+            ROUND_TRIP_TIME,
+            CALL_SERIES
+        ),
         CALL_NOTE
     ),
     table!(
         "lozano-queues",
         "lozano_t05_queue_500kbit",
         "ms",
-        Source::Recorded(Recorded {
-            table: "queues",
-            only: Only::Is("bandwidth", "500kbit/s"),
-            columns: &[
-                ("queue_ms", "queue"),
-                ("machine", "machine"),
-                ("rate_kbit_s", "rate"),
-                ("rate_stddev_kbit_s", "rate sd"),
-                ("owd_ms", "mean"),
-                ("owd_stddev_ms", "sd"),
-                ("residual_loss_percent", "residual loss"),
-                ("packet_loss_percent", "packet loss"),
-            ],
-            renamed: &[],
-            series: CALL_SERIES,
-        }),
+        calls(
+            "queues",
+            Only::Is("bandwidth", "500kbit/s"),
+            &[("queue_ms", "queue"), MACHINE],
+            ONE_WAY_DELAY,
+            CALL_SERIES
+        ),
         CALL_NOTE
     ),
     table!(
         "lozano-queues",
         "lozano_t06_queue_1mbit",
         "ms",
-        Source::Recorded(Recorded {
-            table: "queues",
-            only: Only::Is("bandwidth", "1Mbit/s"),
-            columns: &[
-                ("queue_ms", "queue"),
-                ("machine", "machine"),
-                ("rate_kbit_s", "rate"),
-                ("rate_stddev_kbit_s", "rate sd"),
-                ("owd_ms", "mean"),
-                ("owd_stddev_ms", "sd"),
-                ("residual_loss_percent", "residual loss"),
-                ("packet_loss_percent", "packet loss"),
-            ],
-            renamed: &[],
-            series: CALL_SERIES,
-        }),
+        calls(
+            "queues",
+            Only::Is("bandwidth", "1Mbit/s"),
+            &[("queue_ms", "queue"), MACHINE],
+            ONE_WAY_DELAY,
+            CALL_SERIES
+        ),
         CALL_NOTE
     ),
     table!(
         "lozano-queues",
         "lozano_t07_queue_5mbit",
         "ms",
-        Source::Recorded(Recorded {
-            table: "queues",
-            only: Only::Is("bandwidth", "5Mbit/s"),
-            columns: &[
-                ("queue_ms", "queue"),
-                ("machine", "machine"),
-                ("rate_kbit_s", "rate"),
-                ("rate_stddev_kbit_s", "rate sd"),
-                ("owd_ms", "mean"),
-                ("owd_stddev_ms", "sd"),
-                ("residual_loss_percent", "residual loss"),
-                ("packet_loss_percent", "packet loss"),
-            ],
-            renamed: &[],
-            series: CALL_SERIES,
-        }),
+        calls(
+            "queues",
+            Only::Is("bandwidth", "5Mbit/s"),
+            &[("queue_ms", "queue"), MACHINE],
+            ONE_WAY_DELAY,
+            CALL_SERIES
+        ),
         CALL_NOTE
     ),
     table!(
         "lozano-free",
         "lozano_t08_unconstrained",
         "ms",
-        Source::Recorded(Recorded {
-            table: "free",
-            only: Only::All,
-            columns: &[
+        calls(
+            "free",
+            Only::All,
+            &[
                 ("constraint", "constraint"),
-                ("machine", "machine"),
-                ("rate_kbit_s", "rate"),
-                ("rate_stddev_kbit_s", "rate sd"),
-                ("owd_ms", "mean"),
-                ("owd_stddev_ms", "sd"),
-                ("residual_loss_percent", "residual loss"),
-                ("packet_loss_percent", "packet loss"),
+                MACHINE,
                 ("setup_time_ms", "set-up"),
-                ("setup_time_stddev_ms", "set-up sd"),
+                ("setup_time_stddev_ms", "set-up sd")
             ],
-            renamed: &[],
-            series: &["calls"],
-        }),
+            ONE_WAY_DELAY,
+            &["calls"]
+        ),
         "Real time, over loopback. Without a round-trip time: the client does not report one. The statistics are those of the one-way delay."
     ),
     table!(
         "lozano-tcp",
         "lozano_t09_tcp_cross_traffic",
         "ms",
-        Source::Recorded(Recorded {
-            table: "tcp",
-            only: Only::All,
-            columns: &[
-                ("bottleneck_down_up_mbit_s", "bottleneck"),
-                ("path_latency_ms", "latency"),
-                ("machine", "machine"),
-                ("rate_kbit_s", "rate"),
-                ("rate_stddev_kbit_s", "rate sd"),
-                ("owd_ms", "mean"),
-                ("owd_stddev_ms", "sd"),
-                ("residual_loss_percent", "residual loss"),
-                ("packet_loss_percent", "packet loss"),
-            ],
-            renamed: &[],
-            series: &["controller", "flows per direction", "goodput", "calls"],
-        }),
+        calls(
+            "tcp",
+            Only::All,
+            &[("bottleneck_down_up_mbit_s", "bottleneck"), ("path_latency_ms", "latency"), MACHINE],
+            ONE_WAY_DELAY,
+            &["controller", "flows per direction", "goodput", "calls"]
+        ),
         "Virtual time. The row 10/10 of the thesis is a copy of another one. The statistics are those of the one-way delay."
     ),
     table!(
         "lozano-parallel",
         "lozano_t10_two_parallel_calls",
         "ms",
-        Source::Recorded(Recorded {
-            table: "parallel",
-            only: Only::Is("test", "2 at once"),
-            columns: &[
-                ("bottleneck_mbit_s", "bottleneck"),
-                ("machine", "machine"),
-                ("rate_kbit_s", "rate"),
-                ("rate_stddev_kbit_s", "rate sd"),
-                ("owd_ms", "mean"),
-                ("owd_stddev_ms", "sd"),
-                ("residual_loss_percent", "residual loss"),
-                ("packet_loss_percent", "packet loss"),
-            ],
-            renamed: &[],
-            series: CALL_SERIES,
-        }),
+        calls(
+            "parallel",
+            Only::Is("test", "2 at once"),
+            &[("bottleneck_mbit_s", "bottleneck"), MACHINE],
+            ONE_WAY_DELAY,
+            CALL_SERIES
+        ),
         CALL_NOTE
     ),
     table!(
         "lozano-parallel",
         "lozano_t11_three_parallel_calls",
         "ms",
-        Source::Recorded(Recorded {
-            table: "parallel",
-            only: Only::Is("test", "3 at once"),
-            columns: &[
-                ("constraint", "bottleneck"),
-                ("machine", "machine"),
-                ("rate_kbit_s", "rate"),
-                ("rate_stddev_kbit_s", "rate sd"),
-                ("owd_ms", "mean"),
-                ("owd_stddev_ms", "sd"),
-                ("residual_loss_percent", "residual loss"),
-                ("packet_loss_percent", "packet loss"),
-            ],
-            renamed: &[],
-            series: CALL_SERIES,
-        }),
+        calls(
+            "parallel",
+            Only::Is("test", "3 at once"),
+            &[("constraint", "bottleneck"), MACHINE],
+            ONE_WAY_DELAY,
+            CALL_SERIES
+        ),
         CALL_NOTE
     ),
     table!(
         "lozano-parallel",
         "lozano_t12_three_shifted_calls",
         "ms",
-        Source::Recorded(Recorded {
-            table: "parallel",
-            only: Only::Is("test", "3, 30 s apart"),
-            columns: &[
-                ("constraint", "bottleneck"),
-                ("machine", "machine"),
-                ("rate_kbit_s", "rate"),
-                ("rate_stddev_kbit_s", "rate sd"),
-                ("owd_ms", "mean"),
-                ("owd_stddev_ms", "sd"),
-                ("residual_loss_percent", "residual loss"),
-                ("packet_loss_percent", "packet loss"),
-            ],
-            renamed: &[],
-            series: CALL_SERIES,
-        }),
+        calls(
+            "parallel",
+            Only::Is("test", "3, 30 s apart"),
+            &[("constraint", "bottleneck"), MACHINE],
+            ONE_WAY_DELAY,
+            CALL_SERIES
+        ),
         CALL_NOTE
     ),
     table!(
         "lozano-multiparty",
         "lozano_t13_mesh_three_peers",
         "ms",
-        Source::Recorded(Recorded {
-            table: "multiparty",
-            only: Only::Is("topology", "mesh"),
-            columns: &[
-                ("topology", "topology"),
-                ("machine", "receivers"),
-                ("rate_kbit_s", "rate"),
-                ("rate_stddev_kbit_s", "rate sd"),
-                ("owd_ms", "mean"),
-                ("owd_stddev_ms", "sd"),
-                ("residual_loss_percent", "residual loss"),
-                ("packet_loss_percent", "packet loss"),
-            ],
-            renamed: &[],
-            series: &["variant", "participants", "controller", "lowest stream", "Jain's index"],
-        }),
-        "Virtual time. One line per variant, number of participants and controller. The delay counts from the camera of the sender."
+        calls(
+            "multiparty",
+            Only::Is("topology", "mesh"),
+            &[("topology", "topology"), ("machine", "receivers")],
+            ONE_WAY_DELAY,
+            MULTIPARTY_SERIES
+        ),
+        MULTIPARTY_NOTE
     ),
     table!(
         "lozano-multiparty",
         "lozano_t14_switching_mcu_three_peers",
         "ms",
-        Source::Recorded(Recorded {
-            table: "multiparty",
-            only: Only::Is("topology", "unit"),
-            columns: &[
-                ("topology", "topology"),
-                ("machine", "receivers"),
-                ("rate_kbit_s", "rate"),
-                ("rate_stddev_kbit_s", "rate sd"),
-                ("owd_ms", "mean"),
-                ("owd_stddev_ms", "sd"),
-                ("residual_loss_percent", "residual loss"),
-                ("packet_loss_percent", "packet loss"),
-            ],
-            renamed: &[],
-            series: &["variant", "participants", "controller", "lowest stream", "Jain's index"],
-        }),
-        "Virtual time. One line per variant, number of participants and controller. The delay counts from the camera of the sender."
+        calls(
+            "multiparty",
+            Only::Is("topology", "unit"),
+            &[("topology", "topology"), ("machine", "receivers")],
+            ONE_WAY_DELAY,
+            MULTIPARTY_SERIES
+        ),
+        MULTIPARTY_NOTE
     ),
 ];
 
 const CALL_SERIES: &[&str] = &["controller", "RTT", "goodput", "calls"];
 const CALL_NOTE: &str = "Virtual time. One line per controller. The statistics are those of the one-way delay. docs/lab has the errata of the thesis.";
+const MULTIPARTY_SERIES: &[&str] = &["variant", "participants", "controller", "lowest stream", "Jain's index"];
+const MULTIPARTY_NOTE: &str = "Virtual time. One line per variant, number of participants and controller. The delay counts from the camera of the sender.";
 const GATEWAY_SERIES: &[&str] = &["maximum while peers joined", "sent", "received", "late p99"];
 const CPU_NOTE: &str =
     "User and system time of the gateway process, in percent of one core, by sampling interval. n: intervals.";
 const POWER_NOTE: &str = "The lab does not measure power.";
 
+const MACHINE: Column = ("machine", "machine");
+/// Columns of a table of calls whose delay is the one-way delay.
+const ONE_WAY_DELAY: &[Column] = &[
+    ("rate_kbit_s", "rate"),
+    ("rate_stddev_kbit_s", "rate sd"),
+    ("owd_ms", "mean"),
+    ("owd_stddev_ms", "sd"),
+    ("residual_loss_percent", "residual loss"),
+    ("packet_loss_percent", "packet loss"),
+];
+/// Columns of a table of calls whose delay is the round-trip time.
+const ROUND_TRIP_TIME: &[Column] = &[
+    ("rate_kbit_s", "rate"),
+    ("rate_stddev_kbit_s", "rate sd"),
+    ("rtt_ms", "RTT"),
+    ("rtt_stddev_ms", "RTT sd"),
+    ("residual_loss_percent", "residual loss"),
+    ("packet_loss_percent", "packet loss"),
+];
+
+/// Returns a recorded table of calls as the source. `columns`: those besides `measured`.
+const fn calls(
+    table: &'static str,
+    only: Only,
+    columns: &'static [Column],
+    measured: &'static [Column],
+    series: &'static [&'static str],
+) -> Source {
+    Source::Recorded(Recorded { table, only, columns, more_columns: measured, renamed: &[], series })
+}
+
 /// Returns a recorded table of delays by number of peers as the source.
 const fn delay(table: &'static str, only: Only, series: &'static [&'static str]) -> Source {
     let columns = &[("peers", "peers"), ("avg_ms", "mean"), ("stddev_ms", "sd"), ("median_ms", "median")];
-    Source::Recorded(Recorded { table, only, columns, renamed: &[], series })
+    Source::Recorded(Recorded { table, only, columns, more_columns: &[], renamed: &[], series })
 }
 
 /// Returns a recorded table of CPU usage by number of peers as the source.
 const fn cpu(table: &'static str) -> Source {
     let columns =
         &[("peers", "peers"), ("avg_percent", "mean"), ("stddev_percent", "sd"), ("median_percent", "median")];
-    Source::Recorded(Recorded { table, only: Only::All, columns, renamed: &[], series: &["per message"] })
+    Source::Recorded(Recorded {
+        table,
+        only: Only::All,
+        columns,
+        more_columns: &[],
+        renamed: &[],
+        series: &["per message"],
+    })
 }
 
 /// Returns the tables of a scenario.
@@ -617,7 +546,7 @@ mod tests {
         for table in TABLES {
             let Source::Recorded(source) = &table.source else { continue };
             let columns = table.columns();
-            for (thesis, _) in source.columns {
+            for (thesis, _) in source.columns() {
                 assert!(columns.iter().any(|column| column == thesis), "{}: no column {thesis}", table.name);
             }
         }

@@ -75,6 +75,11 @@ impl<'a> Head<'a> {
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
+
+    /// Returns true if the server closes the connection after this answer.
+    pub fn closes(&self) -> bool {
+        self.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
+    }
 }
 
 /// Prints status and reason: `503 Service Unavailable`.
@@ -365,7 +370,7 @@ impl Dialect for Poster {
             at += answer.used;
             self.unanswered = self.unanswered.saturating_sub(1);
             emit(if answer.head.is_success() { Event::Accepted } else { Event::Refused });
-            if answer.head.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
+            if answer.head.closes() {
                 emit(Event::Closed);
             }
         }

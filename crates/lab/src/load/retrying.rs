@@ -56,7 +56,7 @@ impl Dialect for RetryingPoster {
             }
             self.unanswered.pop_front();
             emit(if answer.head.is_success() { Event::Accepted } else { Event::Refused });
-            if answer.head.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
+            if answer.head.closes() {
                 emit(Event::Closed);
             }
         }

@@ -48,6 +48,9 @@ mod lozano_queues;
 mod lozano_tcp;
 mod networks;
 mod somogyi_tls;
+mod table;
+#[cfg(test)]
+mod test_parameters;
 
 use crate::{nearest::nearest, sweep::Scenario};
 

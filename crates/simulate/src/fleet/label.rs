@@ -19,6 +19,22 @@ pub enum Deed {
     Accident,
 }
 
+impl Deed {
+    pub const ALL: [Self; 11] = [
+        Self::HarshBraking,
+        Self::HarshAcceleration,
+        Self::HarshCornering,
+        Self::GearTooHigh,
+        Self::GearTooLow,
+        Self::HighRpm,
+        Self::Idling,
+        Self::Overheating,
+        Self::OilPressure,
+        Self::TroubleCode,
+        Self::Accident,
+    ];
+}
+
 /// One deed of one car. Times in simulated milliseconds since the start of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Label {

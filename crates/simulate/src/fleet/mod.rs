@@ -191,19 +191,7 @@ mod tests {
             labels.extend(fleet.take_labels());
         }
         assert!((6.0..=HARSH_BRAKING + 1e-6).contains(&hardest), "{hardest} m/s2");
-        for deed in [
-            Deed::HarshBraking,
-            Deed::HarshAcceleration,
-            Deed::HarshCornering,
-            Deed::GearTooHigh,
-            Deed::GearTooLow,
-            Deed::HighRpm,
-            Deed::Idling,
-            Deed::Overheating,
-            Deed::OilPressure,
-            Deed::TroubleCode,
-            Deed::Accident,
-        ] {
+        for deed in Deed::ALL {
             let clear = labels.iter().filter(|label| label.deed == deed && label.is_clear).count();
             assert!(clear > 0, "no clear {deed:?}");
         }

@@ -200,7 +200,7 @@ fn address_of(sockets: &mut Sockets, id: ConnId) -> Option<SocketAddr> {
 }
 
 fn client_of(sockets: &mut Sockets, id: ConnId) -> Option<IpAddr> {
-    sockets.member(id)?.client()
+    sockets.quotas(id)?.client()
 }
 
 #[cfg(test)]

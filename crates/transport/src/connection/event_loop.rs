@@ -371,7 +371,7 @@ impl EventLoop {
         let connection = Some(connection_id(self.shard.id, id));
         let mut sockets = self.shard.sockets();
         let subject = sockets.grants.get(id).and_then(|caller| caller.grant.subject.clone());
-        let forwarded = sockets.member(id).and_then(|member| member.client());
+        let forwarded = sockets.quotas(id).and_then(|quotas| quotas.client());
         let (transport, peer) = match sockets.socket(id) {
             Some(socket) => {
                 let transport = match socket.protocol {

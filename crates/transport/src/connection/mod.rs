@@ -2,7 +2,8 @@
 //!
 //! - [`calls`]: remote procedure calls in progress
 //! - [`event_loop`]: waits for sockets, reads them in turns, and passes what arrives to a [`Handler`]
-//! - [`sockets`]: the endpoint behind each connection id; the only place that writes
+//! - [`sockets`]: the endpoint behind each connection id; [`socket`]: one of them, the only place that writes
+//! - [`linger`]: closes a connection after its peer has read the last bytes
 //! - [`virtual_connection`]: a connection without a socket; [`response_stream`]: the body of a response over HTTP/2
 //! - [`pace`]: quotas of one connection; a client that sends too fast is not read for a while
 //! - [`protocol`]: what a connection on the event loop speaks
@@ -15,10 +16,12 @@ mod event_loop;
 mod expiry;
 mod grants;
 mod http1;
+mod linger;
 pub(crate) mod mqtt;
 mod pace;
 mod protocol;
 mod response_stream;
+mod socket;
 mod sockets;
 mod timers;
 mod virtual_connection;
@@ -32,11 +35,11 @@ pub(crate) use event_loop::{EventLoop, Handler, OUT_BYTES_MAX};
 pub(crate) use expiry::{end, end_expired, end_revoked};
 pub(crate) use grants::Grants;
 pub(crate) use http1::{Http1Connection, Http1State, HttpClient, UNREAD_BYTES_MAX, boxed};
+pub(crate) use linger::linger;
 pub(crate) use pace::{BarePublisher, SessionPublisher};
 pub(crate) use protocol::ConnectionProtocol;
 pub(crate) use response_stream::PipeBody;
 pub use sockets::Sockets;
-pub(crate) use sockets::linger;
 pub(crate) use timers::ConnectionTimers;
 pub(crate) use virtual_connection::{CommandQueue, Queued, VirtualConnection};
 

@@ -14,40 +14,25 @@ use tokio::time::Instant;
 use super::event_loop::{EventLoop, OUT_BYTES_MAX};
 use crate::admission::{Admission, Congestion, Publisher, hooks::HookClient, limits::Direction};
 
-/// Publisher with a session, over a WebSocket or a data channel. It receives an error for a refused publication.
-pub(crate) struct SessionPublisher<'a> {
+/// Publisher on a connection of the event loop. `REFUSES`: its protocol has errors, so a publication above the quota is
+/// refused; otherwise the connection is not read for a while.
+pub(crate) struct ConnectionPublisher<'a, const REFUSES: bool> {
     pub event_loop: &'a Rc<EventLoop>,
     pub id: ConnId,
 }
 
-/// Publisher with a bare WebSocket. The protocol has no errors, so a publisher above its quota is not read for a while.
-pub(crate) struct BarePublisher<'a> {
-    pub event_loop: &'a Rc<EventLoop>,
-    pub id: ConnId,
-}
+/// Publisher with a session, over a WebSocket or a data channel.
+pub(crate) type SessionPublisher<'a> = ConnectionPublisher<'a, true>;
 
-impl Publisher for SessionPublisher<'_> {
+/// Publisher with a bare WebSocket, or with MQTT.
+pub(crate) type BarePublisher<'a> = ConnectionPublisher<'a, false>;
+
+impl<const REFUSES: bool> Publisher for ConnectionPublisher<'_, REFUSES> {
     fn take_quota(&self, bytes: usize) -> Result<(), Error> {
-        self.event_loop.check_publish(self.id, bytes)
-    }
-
-    fn meet_congestion(&self) -> Congestion {
-        self.event_loop.slow_down(self.id);
-        Congestion::SlowDown
-    }
-
-    fn admission(&self) -> Option<&Admission> {
-        Some(self.event_loop.admission())
-    }
-
-    fn client(&self) -> HookClient {
-        self.event_loop.client(self.id)
-    }
-}
-
-impl Publisher for BarePublisher<'_> {
-    fn take_quota(&self, bytes: usize) -> Result<(), Error> {
-        self.event_loop.owe(self.id, bytes)
+        match REFUSES {
+            true => self.event_loop.check_publish(self.id, bytes),
+            false => self.event_loop.owe(self.id, bytes),
+        }
     }
 
     fn meet_congestion(&self) -> Congestion {
@@ -76,19 +61,20 @@ impl EventLoop {
         }
     }
 
-    /// Counts the bytes queued for this client ([`Direction::Out`]) or the incomplete input from it ([`Direction::In`]). Closes
-    /// the connection if the node has no room for them. Stops reading from a client that does not read its replies.
+    /// Counts the bytes queued for this client ([`Direction::Out`]), or the incomplete input from it
+    /// ([`Direction::In`]). Closes the connection if the node has no room for them. Stops reading from a client that
+    /// does not read its replies.
     pub(crate) fn update_pending_bytes(self: &Rc<Self>, id: ConnId, way: Direction) {
         let weighed = self.shard().with(|hub, sockets| {
             let bytes = match way {
                 Direction::In => sockets.incoming_bytes(id),
                 Direction::Out => hub.out_bytes(id),
             };
-            let member = match bytes > OUT_BYTES_MAX || matches!(way, Direction::In) {
-                true => sockets.member(id),
-                false => sockets.member(id).filter(|member| member.counts(way)),
+            let quotas = match bytes > OUT_BYTES_MAX || matches!(way, Direction::In) {
+                true => sockets.quotas(id),
+                false => sockets.quotas(id).filter(|quotas| quotas.counts(way)),
             };
-            (bytes, member.map_or(Ok(()), |member| member.set_pending(way, bytes)))
+            (bytes, quotas.map_or(Ok(()), |quotas| quotas.set_pending(way, bytes)))
         });
         match weighed {
             (_, Err(error)) => {
@@ -106,7 +92,7 @@ impl EventLoop {
         }
         let mut sockets = self.shard().sockets();
         let subject = sockets.grants.get(id).and_then(|caller| caller.grant.subject.clone());
-        sockets.member(id).map_or(Ok(()), |member| member.check_publish(subject.as_ref(), bytes))
+        sockets.quotas(id).map_or(Ok(()), |quotas| quotas.check_publish(subject.as_ref(), bytes))
     }
 
     fn owe(self: &Rc<Self>, id: ConnId, bytes: usize) -> Result<(), Error> {
@@ -117,7 +103,7 @@ impl EventLoop {
         }
         let mut sockets = self.shard().sockets();
         let subject = sockets.grants.get(id).and_then(|caller| caller.grant.subject.clone());
-        let wait = sockets.member(id).map_or(Duration::ZERO, |member| member.owe_publish(subject.as_ref(), bytes));
+        let wait = sockets.quotas(id).map_or(Duration::ZERO, |quotas| quotas.owe_publish(subject.as_ref(), bytes));
         drop(sockets);
         self.pause(id, wait);
         Ok(())
@@ -128,7 +114,7 @@ impl EventLoop {
         Metrics::add(&self.shard().socket_metrics.messages, messages);
         if messages > 0 && self.admission().limits.counts_incoming() {
             let mut sockets = self.shard().sockets();
-            let wait = sockets.member(id).map_or(Duration::ZERO, |member| member.owe_messages(messages));
+            let wait = sockets.quotas(id).map_or(Duration::ZERO, |quotas| quotas.owe_messages(messages));
             drop(sockets);
             self.pause(id, wait);
         }

@@ -1,29 +1,25 @@
-//! The only place that writes to readers. The hub knows connections only by id. This module maps an id to a file
-//! descriptor (WebSocket; SSE and NDJSON over HTTP/1.1) or to a [`VirtualConnection`]. After a partial write to a
-//! descriptor, it notifies the hub when the connection is writable again.
+//! The connections of a shard, as the hub and the event loop use them.
+//!
+//! The hub knows connections only by id. This module maps an id to a [`Socket`] (WebSocket; SSE and NDJSON over
+//! HTTP/1.1) or to a [`VirtualConnection`]. After a partial write to a socket, the event loop notifies the hub when the
+//! connection is writable again.
 
 use std::{cell::RefCell, io, ops::Range, os::fd::OwnedFd, rc::Rc, sync::Arc, time::Duration};
 
-use bytes::BytesMut;
 use millrace_delivery::{ConnId, Wire, prefetch};
-use millrace_engine::LogRateLimit;
 use millrace_node::{Client, Metrics, ShardObserver};
 use millrace_protocol::{Transport, session::Policy};
-use rustix::{
-    event::epoll::{self, EventData, EventFlags},
-    net::{RecvFlags, SendFlags, Shutdown},
-};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use rustix::event::epoll::{self, EventFlags};
 
-use super::{Calls, CommandQueue, ConnectionProtocol, Grants, Http1Connection, VirtualConnection, mqtt::Link};
+use super::{
+    Calls, CommandQueue, ConnectionProtocol, Grants, Http1Connection, VirtualConnection, linger::linger, mqtt::Link,
+    socket::Socket,
+};
 use crate::{
     SocketMetrics,
     admission::{access::Caller, limits::ConnectionQuotas},
-    tls::{Received, Session},
+    tls::Session,
 };
-
-/// Time that the peer of a closed WebSocket has to read the close frame and to disconnect.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// Connections of one shard, for writing.
 pub struct Sockets {
@@ -35,7 +31,7 @@ pub struct Sockets {
     /// Remote procedure calls of each connection.
     pub(crate) calls: Calls,
     /// Quotas in use by each connection. They are stored separately because they are seldom needed.
-    members: Vec<Option<ConnectionQuotas>>,
+    quotas: Vec<Option<ConnectionQuotas>>,
     metrics: Arc<SocketMetrics>,
     /// Writes since the begin of the turn, by transport.
     turn_writes: [u32; Transport::COUNTED.len()],
@@ -56,30 +52,12 @@ struct Virtual {
     commands: Option<Box<CommandQueue>>,
 }
 
-/// A file descriptor, with the decoder state of the bytes read from it.
-pub(crate) struct Socket {
-    generation: u32,
-    pub(crate) fd: OwnedFd,
-    pub(crate) decoder: millrace_protocol::websocket::Decoder,
-    pub(crate) protocol: ConnectionProtocol,
-    /// True if the client may send compressed messages.
-    pub(crate) deflate: bool,
-    /// Second in which the hub was last notified of bytes from the peer. One notification per second is enough.
-    heard_s: u32,
-    /// Queued commands. While this is `Some`, the connection is not read. Boxed, because it is rare and an endpoint
-    /// must fit into one cache line.
-    commands: Option<Box<CommandQueue>>,
-    /// Low bits of the epoll flags of this descriptor. `ET` is not included, because it is always set.
-    watched: u16,
-    pub(crate) tls: Option<Box<Session>>,
-}
-
 impl Sockets {
     /// Creates the connections of a shard. Errors: the kernel cannot create an epoll descriptor.
     pub fn new(metrics: Arc<SocketMetrics>) -> io::Result<Self> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let (endpoints, grants, observer, calls, members, turn_writes) = Default::default();
-        Ok(Self { epoll, endpoints, grants, observer, calls, members, metrics, turn_writes })
+        let (endpoints, grants, observer, calls, quotas, turn_writes) = Default::default();
+        Ok(Self { epoll, endpoints, grants, observer, calls, quotas, metrics, turn_writes })
     }
 
     pub(crate) fn epoll(&self) -> Rc<OwnedFd> {
@@ -101,37 +79,26 @@ impl Sockets {
         tls: Option<Box<Session>>,
         protocol: ConnectionProtocol,
         deflate: bool,
-        member: ConnectionQuotas,
+        quotas: ConnectionQuotas,
     ) {
         count(&self.metrics, &protocol, 1);
-        let socket = Socket {
-            generation: id.generation,
-            fd,
-            decoder: Default::default(),
-            protocol,
-            deflate,
-            heard_s: 0,
-            commands: None,
-            watched: 0,
-            tls,
-        };
-        self.put(id, Endpoint::Socket(socket));
-        self.admit(id, member);
+        self.put(id, Endpoint::Socket(Socket::new(id.generation, fd, tls, protocol, deflate)));
+        self.put_quotas(id, quotas);
     }
 
-    /// Registers a connection without a socket. `member`: the quotas that it uses, unless they are held elsewhere.
+    /// Registers a connection without a socket. `quotas`: the quotas that it uses, unless they are held elsewhere.
     pub(crate) fn add_virtual(
         &mut self,
         id: ConnId,
         connection: Rc<dyn VirtualConnection>,
-        member: Option<ConnectionQuotas>,
+        quotas: Option<ConnectionQuotas>,
     ) {
         if let Some(transport) = connection.transport() {
             self.metrics.opened(transport, 1);
         }
         self.put(id, Endpoint::Virtual(Virtual { generation: id.generation, connection, commands: None }));
-        if let Some(member) = member {
-            self.admit(id, member);
+        if let Some(quotas) = quotas {
+            self.put_quotas(id, quotas);
         }
     }
 
@@ -140,11 +107,9 @@ impl Sockets {
         self.socket(id)?;
         let Some(Endpoint::Socket(socket)) = self.endpoints.get_mut(id.slot as usize)?.take() else { return None };
         count(&self.metrics, &socket.protocol, -1);
-        if socket.watched != 0 {
-            let _ = epoll::delete(&*self.epoll, &socket.fd);
-        }
-        let member = self.members.get_mut(id.slot as usize)?.take()?;
-        Some((socket, member))
+        socket.unwatch(&self.epoll);
+        let quotas = self.quotas.get_mut(id.slot as usize)?.take()?;
+        Some((socket, quotas))
     }
 
     /// Returns the state of an HTTP/1.1 connection on the event loop.
@@ -189,12 +154,12 @@ impl Sockets {
         self.endpoints.iter().enumerate().filter_map(idle).collect()
     }
 
-    fn admit(&mut self, id: ConnId, member: ConnectionQuotas) {
+    fn put_quotas(&mut self, id: ConnId, quotas: ConnectionQuotas) {
         let slot = id.slot as usize;
-        if self.members.len() <= slot {
-            self.members.resize_with(slot + 1, || None);
+        if self.quotas.len() <= slot {
+            self.quotas.resize_with(slot + 1, || None);
         }
-        self.members[slot] = Some(member);
+        self.quotas[slot] = Some(quotas);
     }
 
     fn virtual_connection(&self, id: ConnId) -> Option<&dyn VirtualConnection> {
@@ -258,16 +223,16 @@ impl Sockets {
     }
 
     /// Returns the quotas in use by a connection.
-    pub(crate) fn member(&mut self, id: ConnId) -> Option<&mut ConnectionQuotas> {
+    pub(crate) fn quotas(&mut self, id: ConnId) -> Option<&mut ConnectionQuotas> {
         if self.virtual_connection(id).is_none() {
             self.socket(id)?;
         }
-        self.members.get_mut(id.slot as usize)?.as_mut()
+        self.quotas.get_mut(id.slot as usize)?.as_mut()
     }
 
-    fn leave(&mut self, id: ConnId) {
-        if let Some(member) = self.members.get_mut(id.slot as usize) {
-            *member = None;
+    fn remove_quotas(&mut self, id: ConnId) {
+        if let Some(quotas) = self.quotas.get_mut(id.slot as usize) {
+            *quotas = None;
         }
     }
 
@@ -320,7 +285,7 @@ impl Sockets {
             Some(Endpoint::Socket(socket)) if socket.generation == id.generation => {
                 count(&self.metrics, &socket.protocol, -1);
                 *slot = None;
-                self.leave(id);
+                self.remove_quotas(id);
             }
             Some(Endpoint::Virtual(endpoint)) if endpoint.generation == id.generation => {
                 let transport = endpoint.connection.transport();
@@ -335,7 +300,7 @@ impl Sockets {
         if let Some(transport) = transport {
             self.metrics.opened(transport, -1);
         }
-        self.leave(id);
+        self.remove_quotas(id);
     }
 
     /// Returns the number of slots. All connections are in lower slots.
@@ -358,9 +323,9 @@ impl Sockets {
             Endpoint::Virtual(endpoint) => endpoint.connection.bytes(),
         };
         let of_slot = |slot: usize| {
-            let member = self.members.get(slot).and_then(Option::as_ref);
+            let quotas = self.quotas.get(slot).and_then(Option::as_ref);
             let endpoint = self.endpoints.get(slot).and_then(Option::as_ref);
-            endpoint.map_or(0, held) + member.map_or(0, ConnectionQuotas::bytes)
+            endpoint.map_or(0, held) + quotas.map_or(0, ConnectionQuotas::bytes)
         };
         slots.map(of_slot).sum()
     }
@@ -368,7 +333,7 @@ impl Sockets {
     /// Returns the memory shared by all connections, in bytes.
     pub(crate) fn shared_bytes(&self) -> usize {
         self.endpoints.capacity() * size_of::<Option<Endpoint>>()
-            + self.members.capacity() * size_of::<Option<ConnectionQuotas>>()
+            + self.quotas.capacity() * size_of::<Option<ConnectionQuotas>>()
             + self.grants.bytes()
     }
 
@@ -444,11 +409,9 @@ impl millrace_node::Sockets for Sockets {
         match endpoint.take() {
             Some(Endpoint::Socket(socket)) if socket.generation == conn.generation => {
                 count(&self.metrics, &socket.protocol, -1);
-                if socket.watched != 0 {
-                    let _ = epoll::delete(&*self.epoll, &socket.fd);
-                }
+                socket.unwatch(&self.epoll);
                 linger(socket.fd, socket.tls);
-                self.leave(conn);
+                self.remove_quotas(conn);
             }
             Some(Endpoint::Virtual(closed)) if closed.generation == conn.generation => {
                 self.leave_virtual(conn, closed.connection.transport());
@@ -459,156 +422,8 @@ impl millrace_node::Sockets for Sockets {
     }
 }
 
-impl Socket {
-    fn write(&mut self, id: ConnId, bytes: &[u8], epoll: &OwnedFd) -> usize {
-        if let ConnectionProtocol::Mqtt(link) = &self.protocol {
-            let taken = link.borrow_mut().take_records(bytes);
-            self.flush_mqtt(id, epoll);
-            return taken;
-        }
-        self.write_raw(id, bytes, epoll)
-    }
-
-    /// Sends what an MQTT link has for its client. Returns the number of bytes sent.
-    fn flush_mqtt(&mut self, id: ConnId, epoll: &OwnedFd) -> usize {
-        let ConnectionProtocol::Mqtt(link) = &self.protocol else { return 0 };
-        let (link, mut sent) = (link.clone(), 0);
-        link.borrow_mut().flush(|bytes| {
-            let taken = self.write_raw(id, bytes, epoll);
-            sent += taken;
-            taken
-        });
-        sent
-    }
-
-    fn write_raw(&mut self, id: ConnId, bytes: &[u8], epoll: &OwnedFd) -> usize {
-        if self.tls.is_some() {
-            return self.write_tls(id, bytes, epoll);
-        }
-        let taken = loop {
-            match send(&self.fd, bytes) {
-                Ok(taken) => break taken,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => break 0,
-                // The connection is dead. The event loop receives the error, too, and removes the connection.
-                Err(_) => return bytes.len(),
-            }
-        };
-        if taken < bytes.len() && !self.watched().contains(EventFlags::OUT) {
-            self.change(id, self.watched() | EventFlags::OUT, epoll);
-        }
-        taken
-    }
-
-    /// Writes through TLS. The last accepted record may stay queued in the TLS session.
-    #[inline(never)]
-    fn write_tls(&mut self, id: ConnId, bytes: &[u8], epoll: &OwnedFd) -> usize {
-        let Self { fd, tls: Some(tls), .. } = self else { return bytes.len() };
-        let Ok(taken) = tls.write(bytes, |bytes| Ok(send(fd, bytes)?)) else { return bytes.len() };
-        if (taken < bytes.len() || tls.is_pending()) && !self.watched().contains(EventFlags::OUT) {
-            self.change(id, self.watched() | EventFlags::OUT, epoll);
-        }
-        taken
-    }
-
-    pub(crate) fn is_tls(&self) -> bool {
-        self.tls.is_some()
-    }
-
-    /// Receives through TLS and sends the responses that the TLS protocol requires.
-    ///
-    /// Errors: those of the socket; `WouldBlock` if no bytes are available; `InvalidData` for bytes that are not
-    /// TLS.
-    pub(crate) fn read_tls(&mut self, id: ConnId, plain: &mut BytesMut, epoll: &OwnedFd) -> io::Result<Received> {
-        let Self { fd, tls: Some(tls), .. } = self else { return Ok(Received::End) };
-        let received = tls.read(plain, |buffer| Ok(rustix::net::recv(&*fd, buffer, RecvFlags::DONTWAIT)?.1));
-        tls.flush(|bytes| Ok(send(fd, bytes)?))?;
-        if tls.is_pending() && !self.watched().contains(EventFlags::OUT) {
-            self.change(id, self.watched() | EventFlags::OUT, epoll);
-        }
-        received
-    }
-
-    fn watched(&self) -> EventFlags {
-        EventFlags::from_bits_retain(self.watched.into())
-    }
-
-    fn is_pending(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.is_pending())
-    }
-
-    /// Changes the events that epoll reports. Events that are ready now are reported once more. This matters because
-    /// the descriptors are edge-triggered: epoll does not report a readiness twice by itself.
-    fn change(&mut self, id: ConnId, wanted: EventFlags, epoll: &OwnedFd) {
-        let data = EventData::new_u64(u64::from(id.generation) << 32 | u64::from(id.slot));
-        let wanted = wanted | EventFlags::RDHUP | EventFlags::ET;
-        let changed = match self.watched == 0 {
-            true => epoll::add(epoll, &self.fd, data, wanted),
-            false => epoll::modify(epoll, &self.fd, data, wanted),
-        };
-        match changed {
-            Ok(()) => self.watched = wanted.bits() as u16,
-            Err(error) => {
-                static SAID: LogRateLimit = LogRateLimit::new();
-                if SAID.is_due() {
-                    tracing::error!(%error, "cannot register a socket with epoll");
-                }
-            }
-        }
-    }
-
-    /// Returns true at the first call in each second. Call it when bytes from the peer arrive.
-    pub(crate) fn is_news(&mut self, now_s: u32) -> bool {
-        std::mem::replace(&mut self.heard_s, now_s) != now_s
-    }
-
-    /// Handles room in the send buffer: flushes TLS, and stops watching for room until the next partial write.
-    /// Returns false if queued TLS bytes have filled the send buffer again.
-    pub(crate) fn unblocked(&mut self, id: ConnId, epoll: &OwnedFd) -> bool {
-        if let Self { fd, tls: Some(tls), .. } = self
-            && matches!(tls.flush(|bytes| Ok(send(fd, bytes)?)), Ok(false))
-        {
-            return false;
-        }
-        self.change(id, self.watched() - EventFlags::OUT, epoll);
-        if let ConnectionProtocol::Mqtt(link) = &self.protocol {
-            let link = link.clone();
-            self.flush_mqtt(id, epoll);
-            return link.borrow().pending_bytes() == 0;
-        }
-        true
-    }
-}
-
 fn count(metrics: &SocketMetrics, protocol: &ConnectionProtocol, change: i64) {
     if let Some(transport) = protocol.transport() {
         metrics.opened(transport, change);
     }
-}
-
-fn send(fd: &OwnedFd, bytes: &[u8]) -> rustix::io::Result<usize> {
-    rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
-}
-
-/// Closes a connection after the peer has had time to read the close frame. Closing at once, with unread bytes from
-/// the peer, would reset the connection and lose the frame.
-pub(crate) fn linger(fd: OwnedFd, tls: Option<Box<Session>>) {
-    let last = tls.map_or_else(Vec::new, |mut tls| {
-        tls.end();
-        tls.into_pending()
-    });
-    if last.is_empty() {
-        let _ = rustix::net::shutdown(&fd, Shutdown::Write);
-    }
-    let Ok(mut stream) = tokio::net::TcpStream::from_std(fd.into()) else { return };
-    tokio::task::spawn_local(async move {
-        let mut rest = [0; 4096];
-        let read_all = async {
-            if !last.is_empty() && (stream.write_all(&last).await.is_err() || stream.shutdown().await.is_err()) {
-                return;
-            }
-            while matches!(stream.read(&mut rest).await, Ok(n) if n > 0) {}
-        };
-        let _ = tokio::time::timeout(LINGER, read_all).await;
-    });
 }

@@ -24,7 +24,7 @@ use millrace_node::{Metrics, Woken};
 use millrace_protocol::{Encoding, Error, Transport};
 use tokio::{net::TcpStream, task::spawn_local, time::Instant};
 
-use super::{Server, serve_http1};
+use super::{http1::serve_http1, server::Server};
 use crate::{
     Shard,
     admission::{

@@ -1,3 +1,5 @@
+//! Measures the memory of a shard, a part of its connections per second.
+
 use std::{rc::Rc, sync::atomic::Ordering::Relaxed};
 
 use millrace_delivery::Memory;
@@ -23,7 +25,7 @@ pub struct MemoryMeter {
 impl MemoryMeter {
     /// Counts the next part of the connections and updates the metrics. Call it once per second. `more`: memory of
     /// connections that is not held by the shard's sockets, in bytes.
-    pub fn go_on(&mut self, shard: &Rc<Shard>, more: impl FnOnce() -> usize) {
+    pub fn count_next(&mut self, shard: &Rc<Shard>, more: impl FnOnce() -> usize) {
         let slots = shard.with(|hub, sockets| hub.slots().max(sockets.slots()));
         let part = self.slot..slots.min(self.slot + SLOTS_PER_S.max(slots / SECONDS_MAX));
         self.slot = part.end;

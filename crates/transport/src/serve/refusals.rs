@@ -1,3 +1,5 @@
+//! Errors to connections that are not admitted.
+
 use std::{cell::Cell, rc::Rc, time::Duration};
 
 use millrace_protocol::Error;

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::{
     histogram::Histogram,
     judged::{PASSED, PROMISED},
-    recording::{Column, Counts, Phase, PhaseName, Recording, Run, Table},
+    recording::{Counts, Phase, PhaseName, Recording, Run, Table},
+    scenarios::table::table,
     targets::Transport,
 };
 
@@ -148,7 +149,7 @@ fn cars(recording: &Recording) -> Table {
             ("noise", ""),
         ],
         groups(recording, CARS).iter().map(row).collect(),
-        &[
+        [
             "A car has two connections: its own, and that of its phone. CPU and memory are those of all nodes together.",
             "Network: Ethernet frames in both directions, with requests, answers and ACKs of cars and phones, as the thesis counted. Empty without network namespaces.",
             "Polling: a message waits for the next poll, up to 4 s; its network bytes include the empty polls.",
@@ -201,24 +202,13 @@ fn failover(recording: &Recording) -> Table {
             ("noise", ""),
         ],
         groups(recording, FAILOVER).iter().map(row).collect(),
-        &[
+        [
             "Passes if every message arrived exactly once and no gap was reported. The nodes share one Redis.",
             &interval,
             "Cars repeat a POST without an answer, with the same Idempotency-Key. Phones resume at their last position, those on a bare WebSocket by counting messages (`millrace.bare+position`).",
             NOISE_NOTE,
         ],
     )
-}
-
-fn table(name: &str, title: &str, columns: &[(&str, &str)], rows: Vec<Vec<Value>>, notes: &[&str]) -> Table {
-    Table {
-        name: name.into(),
-        title: title.into(),
-        columns: columns.iter().map(|(name, unit)| Column { name: (*name).into(), unit: (*unit).into() }).collect(),
-        rows,
-        notes: notes.iter().map(|note| (*note).to_owned()).collect(),
-        ..Table::default()
-    }
 }
 
 #[cfg(test)]

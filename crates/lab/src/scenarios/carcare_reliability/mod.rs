@@ -248,17 +248,12 @@ fn describe_network(outcome: &idle_times::Outcome, scale: Scale) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenarios::test_parameters::parameters;
 
     #[test]
     fn invalid_parameters_are_refused() {
-        let parameters = |text: &str| {
-            let given: toml::Table = text.parse().expect("a table");
-            let all: toml::Table = include_str!("scenario.toml").parse().expect("a table");
-            let mut all = all["parameters"].as_table().expect("parameters").clone();
-            all.extend(given);
-            Choice::read(&all)
-        };
-        assert!(parameters("").is_ok());
+        let read = |text: &str| Choice::read(&parameters(include_str!("scenario.toml"), text));
+        assert!(read("").is_ok());
         for refused in [
             "targets = [\"ws\"]",
             "transports = []",
@@ -274,9 +269,9 @@ mod tests {
             "path = { address_changes = [\"4s\"] }",
             "other = 1",
         ] {
-            assert!(parameters(refused).is_err(), "{refused}");
+            assert!(read(refused).is_err(), "{refused}");
         }
-        assert!(parameters("path = \"3g\"").unwrap().link().unwrap().down.rate.is_some());
+        assert!(read("path = \"3g\"").unwrap().link().unwrap().down.rate.is_some());
     }
 
     #[test]

@@ -286,12 +286,10 @@ fn audit(measured: &[TransportMeasurement], flows: &BTreeMap<Flow, FlowCounters>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenarios::test_parameters::parameters;
 
     fn with(key: &str, value: &str) -> anyhow::Result<Choice> {
-        let file: toml::Table = include_str!("scenario.toml").parse()?;
-        let mut parameters = file["parameters"].as_table().expect("a table").clone();
-        let one: toml::Table = format!("{key} = {value}").parse()?;
-        parameters.extend(one);
+        let parameters = parameters(include_str!("scenario.toml"), &format!("{key} = {value}"));
         CarcareWire.check(&parameters)?;
         Choice::read(&parameters)
     }

@@ -14,7 +14,8 @@ use super::{
 use crate::{
     histogram::Histogram,
     judged::{PASSED, PROMISED},
-    recording::{Column, Finding, Table},
+    recording::{Finding, Table},
+    scenarios::table::{NO_NOTES, table},
 };
 
 pub const DELAY: &str = "arm-probe-delay";
@@ -207,13 +208,7 @@ fn promises(choice: &Choice, link: Option<&Config>, points: &[Point<'_>]) -> Tab
         }
     }
     let columns = [("topology", ""), ("connection", ""), ("urgent", ""), ("check", ""), (PROMISED, ""), (PASSED, "")];
-    table("arm-probe-promises", "Checks", &columns, rows, Vec::new())
-}
-
-fn table(name: &str, title: &str, columns: &[(&str, &str)], rows: Vec<Vec<Value>>, notes: Vec<String>) -> Table {
-    let column = |(name, unit): &(&str, &str)| Column { name: (*name).into(), unit: (*unit).into() };
-    let columns = columns.iter().map(column).collect();
-    Table { name: name.into(), title: title.into(), columns, rows, notes, validity: Vec::new() }
+    table("arm-probe-promises", "Checks", &columns, rows, NO_NOTES)
 }
 
 #[cfg(test)]

@@ -190,13 +190,10 @@ fn joining_directly(network: &GatewayNetwork) -> Joining {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenarios::test_parameters::parameters;
 
     fn choice(text: &str) -> anyhow::Result<Choice> {
-        let given: toml::Table = text.parse().expect("a table");
-        let all: toml::Table = include_str!("scenario.toml").parse().expect("a table");
-        let mut all = all["parameters"].as_table().expect("parameters").clone();
-        all.extend(given);
-        Choice::read(&all)
+        Choice::read(&parameters(include_str!("scenario.toml"), text))
     }
 
     #[test]
@@ -223,12 +220,7 @@ mod tests {
 
     #[test]
     fn estimate_grows_with_repeats() {
-        let of = |text: &str| {
-            let mut all: toml::Table = include_str!("scenario.toml").parse().expect("a table");
-            let mut all = all.remove("parameters").and_then(|all| all.try_into::<toml::Table>().ok()).expect("a table");
-            all.extend(text.parse::<toml::Table>().expect("a table"));
-            KaradoganForwarding.estimate_s(&all)
-        };
+        let of = |text: &str| KaradoganForwarding.estimate_s(&parameters(include_str!("scenario.toml"), text));
         assert!(of("repeats = 6") == 2.0 * of("repeats = 3") && of("") > 60.0);
     }
 }

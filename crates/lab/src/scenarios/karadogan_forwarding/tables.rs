@@ -9,9 +9,12 @@ use crate::{
     judged::{PASSED, PROMISED},
     path::gateway::Forwarding,
     recording::{LinkRun, Table},
-    scenarios::karadogan_gateway::{
-        tables::{ThesisFigures, deviation, figures, longest, round, table},
-        traffic::Step,
+    scenarios::{
+        karadogan_gateway::{
+            tables::{ThesisFigures, deviation, figures, longest, round},
+            traffic::Step,
+        },
+        table::{NO_NOTES, table},
     },
 };
 
@@ -119,7 +122,7 @@ fn delay(points: &[Point]) -> Table {
             ("late p99", "ms"),
         ],
         points.iter().map(row).collect(),
-        &[
+        [
             "Thesis: a phone of 2013 between Wi-Fi and 3G; table 3.3 for forwarding of packets, table 3.4 (a browser) for the gateway. It reports 25 peers at most for the browser.",
             "Ours: two emulated links, whose delay is not that of the thesis's networks. Compare the growth with the number of peers: 10 ms per 5 peers in table 3.3 (E-K8).",
             "late: the time from the due time of a message until it was sent. The delay includes this time.",
@@ -166,7 +169,7 @@ fn throughput(choice: &Choice, points: &[Point]) -> Table {
             ("messages received", "%"),
         ],
         points.iter().map(row).collect(),
-        &[
+        [
             "Bytes at IP level. In the thesis, a message of 100 characters takes about 245 bytes, so 245 x 4 x peers is expected; it received 95 % of that at 50 peers (E-K10).",
             "Ours: datagrams from the devices, and to the servers, including ICE. Acknowledgments have the opposite direction and are not included.",
         ],
@@ -212,7 +215,7 @@ fn link_table(repeats: &[Repeat]) -> Table {
             .iter()
             .flat_map(|repeat| [row(repeat.forwarding, &repeat.wifi), row(repeat.forwarding, &repeat.mobile)])
             .collect(),
-        &[
+        [
             "up: from the devices to the servers. One line per link and repeat.",
             "added delay: how late the emulator released packets, compared with their link.",
         ],
@@ -254,7 +257,7 @@ fn promises(links: &[Config; 2], repeats: &[Repeat]) -> Table {
         "Checks",
         &[("forwarding", ""), ("check", ""), (PROMISED, ""), (PASSED, "")],
         rows,
-        &[],
+        NO_NOTES,
     )
 }
 

@@ -207,17 +207,12 @@ fn cpu_percent(series: &Series, step: &Step) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenarios::test_parameters::parameters;
 
     #[test]
     fn invalid_parameters_are_refused() {
-        let parameters = |text: &str| {
-            let given: toml::Table = text.parse().expect("a table");
-            let all: toml::Table = include_str!("scenario.toml").parse().expect("a table");
-            let mut all = all["parameters"].as_table().expect("parameters").clone();
-            all.extend(given);
-            Choice::read(&all)
-        };
-        assert!(parameters("").is_ok());
+        let read = |text: &str| Choice::read(&parameters(include_str!("scenario.toml"), text));
+        assert!(read("").is_ok());
         for refused in [
             "targets = [\"ws\"]",
             "mode = \"mixed\"",
@@ -231,7 +226,7 @@ mod tests {
             "path = \"3gg\"",
             "other = 1",
         ] {
-            assert!(parameters(refused).is_err(), "{refused}");
+            assert!(read(refused).is_err(), "{refused}");
         }
     }
 }

@@ -7,8 +7,8 @@ use crate::{
     histogram::Histogram,
     host::Series,
     judged::{PASSED, PROMISED},
-    recording::{Column, Table},
-    scenarios::carcare_latency::mean_and_sd,
+    recording::Table,
+    scenarios::{carcare_latency::mean_and_sd, table::table},
 };
 
 /// Figures of the thesis by number of peers: the columns of a file in `crates/lab/data`.
@@ -94,7 +94,7 @@ fn forward_delay(steps: &[Step]) -> Table {
             ("late p99", "ms"),
         ],
         steps.iter().map(row).collect(),
-        &[
+        [
             "The thesis measured over Wi-Fi, a phone and 3G; this run uses loopback. Compare the growth with the number of peers, and the losses.",
             "In the thesis, the phone was saturated at 25 peers: it received 89 % of the messages and forwarded 90 % of those (E-K10). The thesis has no figures for 50 peers.",
             "The thesis excludes spikes of up to 4 s while channels opened. Ours are in the column `maximum while peers joined`.",
@@ -136,7 +136,7 @@ fn bytes(steps: &[Step]) -> Table {
             ("messages received", "%"),
         ],
         steps.iter().map(row).collect(),
-        &[
+        [
             "Bytes at IP level. In the thesis, each peer sends four messages of 100 characters per second; each takes about 245 bytes.",
             "Ours: datagrams from senders to the gateway, and from the gateway to receivers, including ICE. Acknowledgments have the opposite direction and are not included.",
         ],
@@ -173,7 +173,7 @@ fn multiplex_delay(steps: &[Step]) -> Table {
             ("late p99", "ms"),
         ],
         steps.iter().map(row).collect(),
-        &[
+        [
             "Thesis: measured inside the phone, without the window of 250 ms and without the network path.",
             "Ours: measured from outside, from the due time of the first message of a bundle to the arrival of the bundle, minus the window. This includes the network path and the timer that ends the window.",
             "A message that is not the first of its bundle waits for the rest of the window: half a window on average.",
@@ -209,7 +209,7 @@ fn demultiplex_delay(steps: &[Step]) -> Table {
             ("late p99", "ms"),
         ],
         steps.iter().map(row).collect(),
-        &[
+        [
             "Thesis: measured inside the phone. Ours: from the due time of the bundle to the arrival of the part, including the network path.",
         ],
     )
@@ -238,7 +238,7 @@ fn both_delay(steps: &[Step]) -> Table {
             ("late p99", "ms"),
         ],
         steps.iter().map(row).collect(),
-        &[
+        [
             "The thesis has no figures for this task; it is future work there. The number of messages is equal in both directions. A bundle has at most ten messages.",
         ],
     )
@@ -316,7 +316,7 @@ fn promises(mode: Mode, steps: &[Step], judges: bool) -> Table {
         &format!("Checks: {}", mode.name()),
         &[("check", ""), (PROMISED, ""), (PASSED, "")],
         rows.into_iter().map(|(what, judged, passed)| vec![json!(what), said(judged), said(passed)]).collect(),
-        &[
+        [
             "A check is promised only if server and load have separate CPUs, and not in the quick form, which is too short.",
         ],
     )
@@ -391,17 +391,6 @@ pub fn deviation(by_second: &[[f64; 2]], direction: usize) -> Value {
 /// Rounds to four digits behind the point, such as tenths of a microsecond in milliseconds.
 pub fn round(value: f64) -> f64 {
     (value * 10_000.0).round() / 10_000.0
-}
-
-pub fn table(name: &str, title: &str, columns: &[(&str, &str)], rows: Vec<Vec<Value>>, notes: &[&str]) -> Table {
-    Table {
-        name: name.into(),
-        title: title.into(),
-        columns: columns.iter().map(|(name, unit)| Column { name: (*name).into(), unit: (*unit).into() }).collect(),
-        rows,
-        notes: notes.iter().map(|note| (*note).to_owned()).collect(),
-        ..Table::default()
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use super::{Choice, Repeat, controller::Step};
 use crate::{
     histogram::Histogram,
     judged::{PASSED, PROMISED},
-    recording::{Column, Table},
+    recording::Table,
+    scenarios::table::{NO_NOTES, table},
 };
 
 pub const SERVO: &str = "servo";
@@ -92,7 +93,7 @@ fn figures(choice: &Choice, repeats: &[Repeat]) -> Table {
     ];
     let cost =
         repeats.iter().enumerate().map(|(number, repeat)| format!("Repeat {}: {}.", number + 1, repeat.link.cost()));
-    table(SERVO, "Latency of the loop", &columns, rows, notes.into_iter().chain(cost).collect())
+    table(SERVO, "Latency of the loop", &columns, rows, notes.into_iter().chain(cost))
 }
 
 fn histogram(repeats: &[Repeat]) -> Table {
@@ -108,7 +109,7 @@ fn histogram(repeats: &[Repeat]) -> Table {
         vec![json!(format!("{from} to {} ms", from + BIN_MS)), json!(bins[bin])]
     });
     let columns = [("latency", ""), ("steps", "")];
-    table("servo-histogram", "Histogram of the latency", &columns, rows.collect(), Vec::new())
+    table("servo-histogram", "Histogram of the latency", &columns, rows.collect(), NO_NOTES)
 }
 
 fn promises(choice: &Choice, repeats: &[Repeat]) -> Table {
@@ -123,13 +124,7 @@ fn promises(choice: &Choice, repeats: &[Repeat]) -> Table {
         row(format!("p99 below {P99_MAX_MS} ms"), p99_ms < P99_MAX_MS),
     ];
     let columns = [("path", ""), ("check", ""), (PROMISED, ""), (PASSED, "")];
-    table("servo-promises", "Checks", &columns, rows, Vec::new())
-}
-
-fn table(name: &str, title: &str, columns: &[(&str, &str)], rows: Vec<Vec<Value>>, notes: Vec<String>) -> Table {
-    let column = |(name, unit): &(&str, &str)| Column { name: (*name).into(), unit: (*unit).into() };
-    let columns = columns.iter().map(column).collect();
-    Table { name: name.into(), title: title.into(), columns, rows, notes, validity: Vec::new() }
+    table("servo-promises", "Checks", &columns, rows, NO_NOTES)
 }
 
 #[cfg(test)]

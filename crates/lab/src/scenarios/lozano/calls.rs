@@ -11,6 +11,7 @@ use millrace_link::{Config, Direction};
 use millrace_sfu::congestion::{Algorithm, CongestionController};
 
 use super::{
+    choice::Common,
     figures::StreamFigures,
     network::{Network, Node, NodeId, Outgoing},
     tcp::{TcpReceiver, TcpSender},
@@ -24,6 +25,18 @@ pub struct Settings {
     pub ceiling_bits_per_s: u64,
     pub test: Duration,
     pub seed: u64,
+}
+
+impl Settings {
+    pub fn new(common: &Common, algorithm: Algorithm, seed: u64) -> Self {
+        Self {
+            algorithm,
+            first_bits_per_s: common.first_rate.bits_per_s() as f64,
+            ceiling_bits_per_s: common.ceiling.bits_per_s(),
+            test: common.test,
+            seed,
+        }
+    }
 }
 
 /// Links that the packets of one direction pass.
@@ -44,6 +57,13 @@ pub struct CallPlan {
     pub to_a: Hops,
     /// Start, since the start of the run.
     pub start: Duration,
+}
+
+impl CallPlan {
+    /// Returns a call over link 0: B is behind its uplink, A behind its downlink.
+    pub fn over_one_link(start: Duration) -> Self {
+        Self { to_b: vec![(0, Direction::Up)], to_a: vec![(0, Direction::Down)], start }
+    }
 }
 
 /// A long TCP flow.

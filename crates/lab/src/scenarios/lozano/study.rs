@@ -8,7 +8,7 @@ use super::{
     choice::Common,
     tables,
 };
-use crate::sweep::Bench;
+use crate::{recording::Table, sweep::Bench};
 
 /// Conditions of a call.
 #[derive(Clone, Debug, Default)]
@@ -50,22 +50,31 @@ pub struct Point<'a> {
     pub runs: Vec<&'a RunFigures>,
 }
 
-/// Measures all cells. `None`: the recording has them already.
+/// Measures all cells, and records the tables that all scenarios have and those that `own` makes. Does nothing if the
+/// recording has them already.
 ///
 /// Errors: the user has stopped the run, or a link is invalid.
-pub fn run(study: &Study, common: &Common, bench: &mut Bench<'_>) -> anyhow::Result<Option<Vec<Measured>>> {
+pub fn run(
+    study: &Study,
+    common: &Common,
+    bench: &mut Bench<'_>,
+    own: impl FnOnce(&[Point<'_>], &[Measured]) -> Vec<Table>,
+) -> anyhow::Result<()> {
     if bench.has_table(study.name) {
-        return Ok(None);
+        return Ok(());
     }
     let seed = bench.seed;
     let each = |one: &Measured| {
         bench.note(&tables::describe(study, one));
         bench.go_on()
     };
-    measure_all(study, common, seed, each).map(Some)
+    let measured = measure_all(study, common, seed, each)?;
+    let mut all = tables::tables(study, common, &measured)?;
+    all.extend(own(&points(study, &common.algorithms()?, &measured), &measured));
+    all.into_iter().try_for_each(|table| bench.table(table))
 }
 
-/// Measures all cells with all controllers and repeats. `each` gets each result, and ends everything by an error.
+/// Measures all cells with all controllers and repeats. `each` receives each result, and ends everything by an error.
 pub fn measure_all(
     study: &Study,
     common: &Common,
@@ -76,13 +85,7 @@ pub fn measure_all(
     for repeat in 0..common.repeats {
         for (cell, of) in study.cells.iter().enumerate() {
             for algorithm in common.algorithms()? {
-                let settings = Settings {
-                    algorithm,
-                    first_bits_per_s: common.first_rate.bits_per_s() as f64,
-                    ceiling_bits_per_s: common.ceiling.bits_per_s(),
-                    test: common.test,
-                    seed: seed.wrapping_add(u64::from(repeat)),
-                };
+                let settings = Settings::new(common, algorithm, seed.wrapping_add(u64::from(repeat)));
                 let one = Measured { cell, algorithm, run: measure(&of.setup, &settings)? };
                 each(&one)?;
                 measured.push(one);
@@ -102,7 +105,7 @@ pub fn points<'a>(study: &'a Study, algorithms: &[Algorithm], measured: &'a [Mea
     let cells = 0..study.cells.len();
     cells
         .flat_map(|cell| algorithms.iter().map(move |algorithm| (cell, *algorithm)))
-        .map(|(a, b)| point(a, b))
+        .map(|(cell, algorithm)| point(cell, algorithm))
         .collect()
 }
 
@@ -111,21 +114,26 @@ pub mod tests {
     use super::*;
     use crate::scenarios::lozano::tables::Check;
 
-    /// Returns the parameters of the quick form of a scenario.
-    pub fn quick(scenario: &str) -> toml::Table {
-        let file: toml::Table = scenario.parse().expect("a table");
-        let mut all = file["parameters"].as_table().expect("parameters").clone();
-        all.extend(file["quick"].as_table().expect("a quick form").clone());
-        all
-    }
-
     /// Measures all cells, and prints one line for each.
-    pub fn measured(study: &Study, common: &Common) -> Vec<Measured> {
+    fn measured(study: &Study, common: &Common) -> Vec<Measured> {
         let each = |one: &Measured| {
             println!("{}", tables::describe(study, one));
             Ok(())
         };
         measure_all(study, common, 1, each).expect("valid links")
+    }
+
+    /// Measures all cells, and checks that the promises of `checks` are kept and that each row has all columns.
+    pub fn assert_promises(
+        study: &Study,
+        common: &Common,
+        checks: impl FnOnce(&[Point<'_>], &[Measured]) -> Vec<Check>,
+    ) {
+        let measured = measured(study, common);
+        let points = points(study, &common.algorithms().expect("valid names"), &measured);
+        assert_kept(&checks(&points, &measured));
+        let tables = tables::tables(study, common, &measured).expect("valid names");
+        assert!(tables.iter().all(|table| table.rows.iter().all(|row| row.len() == table.columns.len())));
     }
 
     /// Checks that no promise is broken.

@@ -11,8 +11,11 @@ use super::{
 use crate::{
     histogram::Histogram,
     judged::{PASSED, PROMISED},
-    recording::{Column, Table},
+    recording::Table,
+    scenarios::table::NO_NOTES,
 };
+
+pub use crate::scenarios::table::table;
 
 /// Width of a bin of the distribution of delays.
 const BIN_US: u64 = 10_000;
@@ -256,7 +259,7 @@ pub fn checks(name: &str, checks: Vec<Check>) -> Table {
         vec![json!(of), json!(check), json!(found), said(is_promised), said(passed)]
     };
     let columns = [("case", ""), ("check", ""), ("found", ""), (PROMISED, ""), (PASSED, "")];
-    table(&format!("{name}-checks"), "Checks", &columns, checks.into_iter().map(row).collect(), Vec::new())
+    table(&format!("{name}-checks"), "Checks", &columns, checks.into_iter().map(row).collect(), NO_NOTES)
 }
 
 /// Checks that heads explain the difference between captures and statistics of all streams.
@@ -270,12 +273,6 @@ pub fn heads_check(measured: &[Measured]) -> Check {
         passed: worst < 0.01,
         found: format!("{:.4} %", worst * 100.0),
     }
-}
-
-pub fn table(name: &str, title: &str, columns: &[(&str, &str)], rows: Vec<Vec<Value>>, notes: Vec<String>) -> Table {
-    let column = |(name, unit): &(&str, &str)| Column { name: (*name).into(), unit: (*unit).into() };
-    let columns = columns.iter().map(column).collect();
-    Table { name: name.into(), title: title.into(), columns, rows, notes, validity: Vec::new() }
 }
 
 #[cfg(test)]

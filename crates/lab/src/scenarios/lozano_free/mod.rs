@@ -92,12 +92,10 @@ impl Experiment for LozanoFree {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenarios::test_parameters::parameters;
 
     fn read(text: &str) -> anyhow::Result<Choice> {
-        let file: toml::Table = include_str!("scenario.toml").parse().expect("a table");
-        let mut all = file["parameters"].as_table().expect("parameters").clone();
-        all.extend(text.parse::<toml::Table>().expect("a table"));
-        Choice::read(&all)
+        Choice::read(&parameters(include_str!("scenario.toml"), text))
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use millrace_link::{Config, Direction, Handover, QueueLimit, Repeated, profiles};
+use millrace_link::{Config, Handover, QueueLimit, Repeated, profiles};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -106,7 +106,7 @@ fn cell(name: &str, queue: &str, spike: &str) -> anyhow::Result<Cell> {
         }
     }
     link.handover = parse_spike(spike)?;
-    let call = CallPlan { to_b: vec![(0, Direction::Up)], to_a: vec![(0, Direction::Down)], start: Duration::ZERO };
+    let call = CallPlan::over_one_link(Duration::ZERO);
     Ok(Cell {
         key: vec![json!(name), json!(queue), json!(spike)],
         setup: Setup { links: vec![link], calls: vec![call], ..Setup::default() },
@@ -129,12 +129,9 @@ impl Experiment for LozanoMobile {
     fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let (common, choice) = Choice::read(parameters)?;
         let study = choice.study()?;
-        let Some(measured) = study::run(&study, &common, bench)? else { return Ok(()) };
-        let points = study::points(&study, &common.algorithms()?, &measured);
-        let mut all = tables::tables(&study, &common, &measured)?;
-        all.push(adaptation(&study, &points));
-        all.push(tables::checks(study.name, vec![tables::heads_check(&measured)]));
-        all.into_iter().try_for_each(|table| bench.table(table))
+        study::run(&study, &common, bench, |points, measured| {
+            vec![adaptation(&study, points), tables::checks(study.name, vec![tables::heads_check(measured)])]
+        })
     }
 }
 
@@ -229,12 +226,10 @@ fn adaptation(study: &Study, points: &[Point<'_>]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenarios::test_parameters::{parameters, quick};
 
     fn read(text: &str) -> anyhow::Result<(Common, Choice)> {
-        let file: toml::Table = include_str!("scenario.toml").parse().expect("a table");
-        let mut all = file["parameters"].as_table().expect("parameters").clone();
-        all.extend(text.parse::<toml::Table>().expect("a table"));
-        Choice::read(&all)
+        Choice::read(&parameters(include_str!("scenario.toml"), text))
     }
 
     #[test]
@@ -272,11 +267,8 @@ mod tests {
 
     #[test]
     fn quick_form_keeps_its_promises() {
-        let (common, choice) = Choice::read(&study::tests::quick(include_str!("scenario.toml"))).expect("valid");
+        let (common, choice) = Choice::read(&quick(include_str!("scenario.toml"))).expect("valid");
         let study = choice.study().expect("valid");
-        let measured = study::tests::measured(&study, &common);
-        study::tests::assert_kept(&[tables::heads_check(&measured)]);
-        let tables = tables::tables(&study, &common, &measured).expect("tables");
-        assert!(tables.iter().all(|table| table.rows.iter().all(|row| row.len() == table.columns.len())));
+        study::tests::assert_promises(&study, &common, |_, measured| vec![tables::heads_check(measured)]);
     }
 }

@@ -111,13 +111,7 @@ impl Choice {
         for repeat in 0..common.repeats {
             for case in self.cases() {
                 for algorithm in common.algorithms()? {
-                    let settings = Settings {
-                        algorithm,
-                        first_bits_per_s: common.first_rate.bits_per_s() as f64,
-                        ceiling_bits_per_s: common.ceiling.bits_per_s(),
-                        test: common.test,
-                        seed: seed.wrapping_add(u64::from(repeat)),
-                    };
+                    let settings = Settings::new(common, algorithm, seed.wrapping_add(u64::from(repeat)));
                     let streams = topology::measure(case, &self.access(), &settings)?;
                     let one = Measured { case, algorithm, streams };
                     each(&one)?;
@@ -143,12 +137,10 @@ impl Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenarios::test_parameters::{parameters, quick};
 
     fn read(text: &str) -> anyhow::Result<(Common, Choice)> {
-        let file: toml::Table = include_str!("scenario.toml").parse().expect("a table");
-        let mut all = file["parameters"].as_table().expect("parameters").clone();
-        all.extend(text.parse::<toml::Table>().expect("a table"));
-        Choice::read(&all)
+        Choice::read(&parameters(include_str!("scenario.toml"), text))
     }
 
     #[test]
@@ -161,7 +153,7 @@ mod tests {
 
     #[test]
     fn quick_form_keeps_its_promises() {
-        let quick = crate::scenarios::lozano::study::tests::quick(include_str!("scenario.toml"));
+        let quick = quick(include_str!("scenario.toml"));
         let (common, choice) = Choice::read(&quick).expect("valid");
         let each = |one: &Measured| {
             println!("{}", tables::describe(one));

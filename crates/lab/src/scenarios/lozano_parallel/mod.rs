@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use humantime_serde::Serde;
-use millrace_link::{Config, Direction, PipeConfig, QueueLimit, Rate};
+use millrace_link::{Config, PipeConfig, QueueLimit, Rate};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -101,11 +101,7 @@ impl Choice {
             delay: self.delay,
             ..PipeConfig::default()
         };
-        let plan = |n: usize| CallPlan {
-            to_b: vec![(0, Direction::Up)],
-            to_a: vec![(0, Direction::Down)],
-            start: offset * n as u32,
-        };
+        let plan = |n: usize| CallPlan::over_one_link(offset * n as u32);
         let ceiling = common.ceiling.bits_per_s() as f64 / 1000.0;
         let share = rate.map_or(ceiling, |rate| rate.bits_per_s() as f64 / 1000.0 / calls as f64);
         let mbit = rate.map(|rate| rate.bits_per_s() as f64 / 1e6);
@@ -156,12 +152,9 @@ impl Experiment for LozanoParallel {
     fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let (common, choice) = Choice::read(parameters)?;
         let study = choice.study(&common)?;
-        let Some(measured) = study::run(&study, &common, bench)? else { return Ok(()) };
-        let points = study::points(&study, &common.algorithms()?, &measured);
-        let mut all = tables::tables(&study, &common, &measured)?;
-        all.push(fairness(&study, &points));
-        all.push(tables::checks(study.name, checks(&points, &measured)));
-        all.into_iter().try_for_each(|table| bench.table(table))
+        study::run(&study, &common, bench, |points, measured| {
+            vec![fairness(&study, points), tables::checks(study.name, checks(points, measured))]
+        })
     }
 }
 
@@ -255,13 +248,13 @@ fn checks(points: &[Point<'_>], measured: &[Measured]) -> Vec<Check> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenarios::lozano::figures::StreamFigures;
+    use crate::scenarios::{
+        lozano::figures::StreamFigures,
+        test_parameters::{parameters, quick},
+    };
 
     fn read(text: &str) -> anyhow::Result<(Common, Choice)> {
-        let file: toml::Table = include_str!("scenario.toml").parse().expect("a table");
-        let mut all = file["parameters"].as_table().expect("parameters").clone();
-        all.extend(text.parse::<toml::Table>().expect("a table"));
-        Choice::read(&all)
+        Choice::read(&parameters(include_str!("scenario.toml"), text))
     }
 
     fn call(start: u64, rates: &[f64]) -> CallFigures {
@@ -303,14 +296,8 @@ mod tests {
 
     #[test]
     fn quick_form_keeps_its_promises() {
-        let (common, choice) = Choice::read(&study::tests::quick(include_str!("scenario.toml"))).expect("valid");
+        let (common, choice) = Choice::read(&quick(include_str!("scenario.toml"))).expect("valid");
         let study = choice.study(&common).expect("valid");
-        let measured = study::tests::measured(&study, &common);
-        study::tests::assert_kept(&checks(
-            &study::points(&study, &common.algorithms().expect("valid"), &measured),
-            &measured,
-        ));
-        let tables = tables::tables(&study, &common, &measured).expect("tables");
-        assert!(tables.iter().all(|table| table.rows.iter().all(|row| row.len() == table.columns.len())));
+        study::tests::assert_promises(&study, &common, checks);
     }
 }

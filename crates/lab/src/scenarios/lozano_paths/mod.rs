@@ -115,15 +115,13 @@ impl Experiment for LozanoPaths {
     fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let (common, choice) = Choice::read(parameters)?;
         let study = choice.study();
-        let Some(measured) = study::run(&study, &common, bench)? else { return Ok(()) };
-        let mut all = tables::tables(&study, &common, &measured)?;
-        all.push(tables::checks(study.name, checks(&study, &common, &measured)?));
-        all.into_iter().try_for_each(|table| bench.table(table))
+        let own =
+            |points: &[Point<'_>], measured: &[Measured]| vec![tables::checks(study.name, checks(points, measured))];
+        study::run(&study, &common, bench, own)
     }
 }
 
-fn checks(study: &Study, common: &Common, measured: &[Measured]) -> anyhow::Result<Vec<Check>> {
-    let points = study::points(study, &common.algorithms()?, measured);
+fn checks(points: &[Point<'_>], measured: &[Measured]) -> Vec<Check> {
     let mut checks: Vec<Check> = points.iter().flat_map(of_point).collect();
     let target = [json!(BOTH), json!(50.0), json!(10.0)];
     let rates = points.iter().filter(|point| point.cell.key == target).map(|point| (rate(point), point));
@@ -137,7 +135,7 @@ fn checks(study: &Study, common: &Common, measured: &[Measured]) -> anyhow::Resu
         });
     }
     checks.push(tables::heads_check(measured));
-    Ok(checks)
+    checks
 }
 
 fn rate(point: &Point<'_>) -> f64 {
@@ -179,12 +177,10 @@ fn of_point(point: &Point<'_>) -> Vec<Check> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenarios::test_parameters::{parameters, quick};
 
     fn read(text: &str) -> anyhow::Result<(Common, Choice)> {
-        let file: toml::Table = include_str!("scenario.toml").parse().expect("a table");
-        let mut all = file["parameters"].as_table().expect("parameters").clone();
-        all.extend(text.parse::<toml::Table>().expect("a table"));
-        Choice::read(&all)
+        Choice::read(&parameters(include_str!("scenario.toml"), text))
     }
 
     #[test]
@@ -218,11 +214,8 @@ mod tests {
 
     #[test]
     fn quick_form_keeps_its_promises() {
-        let (common, choice) = Choice::read(&study::tests::quick(include_str!("scenario.toml"))).expect("valid");
+        let (common, choice) = Choice::read(&quick(include_str!("scenario.toml"))).expect("valid");
         let study = choice.study();
-        let measured = study::tests::measured(&study, &common);
-        study::tests::assert_kept(&checks(&study, &common, &measured).expect("checks"));
-        let tables = tables::tables(&study, &common, &measured).expect("tables");
-        assert!(tables.iter().all(|table| table.rows.iter().all(|row| row.len() == table.columns.len())));
+        study::tests::assert_promises(&study, &common, checks);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use humantime_serde::Serde;
-use millrace_link::{Config, Direction, PipeConfig, QueueLimit, Rate};
+use millrace_link::{Config, PipeConfig, QueueLimit, Rate};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -14,7 +14,7 @@ use super::lozano::{
     choice::Common,
     figures::Pooled,
     published,
-    study::{self, Cell, Measured, Study},
+    study::{self, Cell, Measured, Point, Study},
     tables::{self, Check},
 };
 use crate::sweep::{Bench, Experiment};
@@ -52,8 +52,6 @@ impl Choice {
                 delay: self.delay,
                 ..PipeConfig::default()
             };
-            let call =
-                CallPlan { to_b: vec![(0, Direction::Up)], to_a: vec![(0, Direction::Down)], start: Duration::ZERO };
             Cell {
                 key: vec![
                     json!(rate.to_string()),
@@ -62,7 +60,7 @@ impl Choice {
                 ],
                 setup: Setup {
                     links: vec![Config { up: pipe.clone(), down: pipe, ..Config::default() }],
-                    calls: vec![call],
+                    calls: vec![CallPlan::over_one_link(Duration::ZERO)],
                     ..Setup::default()
                 },
                 thesis_kbit_s: thesis(rate, queue),
@@ -108,22 +106,21 @@ impl Experiment for LozanoQueues {
     fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let (common, choice) = Choice::read(parameters)?;
         let study = choice.study(&common);
-        let Some(measured) = study::run(&study, &common, bench)? else { return Ok(()) };
-        let mut all = tables::tables(&study, &common, &measured)?;
-        all.push(tables::checks(study.name, checks(&study, &common, &measured)?));
-        all.into_iter().try_for_each(|table| bench.table(table))
+        let own =
+            |points: &[Point<'_>], measured: &[Measured]| vec![tables::checks(study.name, checks(points, measured))];
+        study::run(&study, &common, bench, own)
     }
 }
 
 /// Our controller must use the path; the others are for comparison.
-fn checks(study: &Study, common: &Common, measured: &[Measured]) -> anyhow::Result<Vec<Check>> {
+fn checks(points: &[Point<'_>], measured: &[Measured]) -> Vec<Check> {
     let mut checks = Vec::new();
-    for point in study::points(study, &common.algorithms()?, measured) {
+    for point in points {
         let pooled = Pooled::of(point.runs.iter().flat_map(|run| &run.calls).flat_map(|call| &call.received));
         let utilization = pooled.rate / point.cell.capacity_kbit_s.unwrap_or(f64::NAN);
         let p95_ms = pooled.delay.quantile_us(0.95).map_or(f64::NAN, |us| us as f64 / 1000.0);
         checks.push(Check {
-            of: tables::case(&point),
+            of: tables::case(point),
             check: format!("utilization above {UTILIZATION_MIN}"),
             is_promised: point.algorithm.name() == "gcc",
             passed: utilization > UTILIZATION_MIN,
@@ -131,18 +128,16 @@ fn checks(study: &Study, common: &Common, measured: &[Measured]) -> anyhow::Resu
         });
     }
     checks.push(tables::heads_check(measured));
-    Ok(checks)
+    checks
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenarios::test_parameters::{parameters, quick};
 
     fn read(text: &str) -> anyhow::Result<(Common, Choice)> {
-        let file: toml::Table = include_str!("scenario.toml").parse().expect("a table");
-        let mut all = file["parameters"].as_table().expect("parameters").clone();
-        all.extend(text.parse::<toml::Table>().expect("a table"));
-        Choice::read(&all)
+        Choice::read(&parameters(include_str!("scenario.toml"), text))
     }
 
     #[test]
@@ -172,11 +167,8 @@ mod tests {
 
     #[test]
     fn quick_form_keeps_its_promises() {
-        let (common, choice) = Choice::read(&study::tests::quick(include_str!("scenario.toml"))).expect("valid");
+        let (common, choice) = Choice::read(&quick(include_str!("scenario.toml"))).expect("valid");
         let study = choice.study(&common);
-        let measured = study::tests::measured(&study, &common);
-        study::tests::assert_kept(&checks(&study, &common, &measured).expect("checks"));
-        let tables = tables::tables(&study, &common, &measured).expect("tables");
-        assert!(tables.iter().all(|table| table.rows.iter().all(|row| row.len() == table.columns.len())));
+        study::tests::assert_promises(&study, &common, checks);
     }
 }

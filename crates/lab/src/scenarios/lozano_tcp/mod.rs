@@ -122,12 +122,9 @@ impl Experiment for LozanoTcp {
     fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let (common, choice) = Choice::read(parameters)?;
         let study = choice.study(&common);
-        let Some(measured) = study::run(&study, &common, bench)? else { return Ok(()) };
-        let points = study::points(&study, &common.algorithms()?, &measured);
-        let mut all = tables::tables(&study, &common, &measured)?;
-        all.push(shares(&study, &choice, &points));
-        all.push(tables::checks(study.name, vec![tables::heads_check(&measured)]));
-        all.into_iter().try_for_each(|table| bench.table(table))
+        study::run(&study, &common, bench, |points, measured| {
+            vec![shares(&study, &choice, points), tables::checks(study.name, vec![tables::heads_check(measured)])]
+        })
     }
 }
 
@@ -168,12 +165,10 @@ fn shares(study: &Study, choice: &Choice, points: &[Point<'_>]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenarios::test_parameters::{parameters, quick};
 
     fn read(text: &str) -> anyhow::Result<(Common, Choice)> {
-        let file: toml::Table = include_str!("scenario.toml").parse().expect("a table");
-        let mut all = file["parameters"].as_table().expect("parameters").clone();
-        all.extend(text.parse::<toml::Table>().expect("a table"));
-        Choice::read(&all)
+        Choice::read(&parameters(include_str!("scenario.toml"), text))
     }
 
     #[test]
@@ -197,11 +192,8 @@ mod tests {
 
     #[test]
     fn quick_form_keeps_its_promises() {
-        let (common, choice) = Choice::read(&study::tests::quick(include_str!("scenario.toml"))).expect("valid");
+        let (common, choice) = Choice::read(&quick(include_str!("scenario.toml"))).expect("valid");
         let study = choice.study(&common);
-        let measured = study::tests::measured(&study, &common);
-        study::tests::assert_kept(&[tables::heads_check(&measured)]);
-        let tables = tables::tables(&study, &common, &measured).expect("tables");
-        assert!(tables.iter().all(|table| table.rows.iter().all(|row| row.len() == table.columns.len())));
+        study::tests::assert_promises(&study, &common, |_, measured| vec![tables::heads_check(measured)]);
     }
 }

@@ -237,7 +237,7 @@ fn handshake_table(rows: Vec<Vec<Value>>) -> Table {
             ("on the wire", "bytes"),
         ],
         rows,
-        &[
+        [
             "Up and down: what TLS hands to TCP. On the wire: with 54 bytes of Ethernet, IP and TCP for each segment, without ACKs and tickets, as the thesis counted.",
             "The thesis prints 301 + 140 + 129 + 129 = 699 bytes. Without a certificate this is an abbreviated handshake, not a full one (E-S11): compare it with the resumed rows.",
             "Medians. An ECDSA signature has 70 to 72 bytes, so these handshakes differ by two bytes; with RSA all are equal. The server sends one certificate, as the thesis' server with its self-signed one.",
@@ -252,7 +252,7 @@ fn time_table(rows: Vec<Vec<Value>>) -> Table {
         "Handshakes of TLS: time until the client can send data",
         &[("protocol", ""), ("certificate", ""), ("handshake", ""), ("round trips", ""), ("p50", "us"), ("p95", "us")],
         rows,
-        &[
+        [
             "On loopback, one connection at a time, without the connection of TCP. Over a network, each round trip takes its time in addition. The thesis does not report the time of its handshake.",
         ],
     )
@@ -293,7 +293,7 @@ fn message_table(tls12: &[Exchange; 5], tls13: &[Exchange; 5]) -> Table {
             ("increase, TLS 1.3", "%"),
         ],
         PUBLISHED_MESSAGES.iter().enumerate().map(row).collect(),
-        &[
+        [
             "All with 54 bytes of Ethernet, IP and TCP for each segment. The paths and the record are those of the thesis.",
             "The thesis' polling rows compare a native client in the clear with a browser over TLS, whose request has 587 bytes (E-S10); most of their increase is the browser's headers. Ours have one client for both.",
             "Its WebSocket message: 235 = 54 + 5 + 16 + 160 bytes, which is a record of TLS 1.2 with AES-CBC and HMAC-SHA-1 around 138 bytes. With AES-GCM, TLS 1.2 adds 29 bytes and TLS 1.3 adds 22.",

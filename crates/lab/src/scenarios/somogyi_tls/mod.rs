@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::{
     histogram::Histogram,
-    recording::{Column, PhaseName, Recording, Run, Table},
+    recording::{PhaseName, Recording, Run, Table},
+    scenarios::table::table,
 };
 
 const PLAIN: &str = "millrace";
@@ -83,7 +84,7 @@ fn latency(recording: &Recording) -> Table {
             ("published finding", ""),
         ],
         rows,
-        &[
+        [
             "The thesis measured 68 ms for WebSocket in the clear and 320 ms over TLS, 66 and 64 ms for long polling. It leaves out the first messages, and so the handshakes; so does this table.",
             "TLS adds a header, a type and a tag, 22 bytes, to each message, and some microseconds at both ends, but no round trip. A longer delay must have another cause.",
             "A possible cause of the published figures is a message written in two pieces. The kernel holds the second piece back until the first is acknowledged (Nagle), and the receiver delays the acknowledgement by up to 200 ms. With the round trip of 48 ms that is 248 ms; the published difference is 252 ms. Long polling wrote each answer at once. This is a guess, not shown.",
@@ -119,7 +120,7 @@ fn load(recording: &Recording) -> Table {
         "CPU of the server per delivery, TLS 1.3",
         &[("transport", ""), ("in the clear", "µs"), ("over TLS", "µs"), ("more", "µs"), ("factor", "")],
         rows,
-        &["With polling, a message found by several polls counts once, and empty polls are not counted."],
+        ["With polling, a message found by several polls counts once, and empty polls are not counted."],
     )
 }
 
@@ -165,21 +166,10 @@ fn handshakes(recording: &Recording) -> Table {
             ("time to connect, p50", "us"),
         ],
         rows,
-        &[
+        [
             "millrace-tls: TLS 1.3, ECDSA P-256 and X25519; -rsa: RSA-2048; tls12: TLS 1.2. Resumed: by a ticket, in TLS 1.3 with a fresh key exchange.",
         ],
     )
-}
-
-fn table(name: &str, title: &str, columns: &[(&str, &str)], rows: Vec<Vec<Value>>, notes: &[&str]) -> Table {
-    Table {
-        name: name.into(),
-        title: title.into(),
-        columns: columns.iter().map(|(name, unit)| Column { name: (*name).into(), unit: (*unit).into() }).collect(),
-        rows,
-        notes: notes.iter().map(|note| (*note).to_owned()).collect(),
-        ..Table::default()
-    }
 }
 
 #[cfg(test)]

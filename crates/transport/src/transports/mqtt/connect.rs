@@ -124,8 +124,8 @@ impl Host {
         caller.may_anything()?;
         let caller = Caller { holder: admission.limits.holder(caller.grant.subject.as_ref(), address), ..caller };
         let slot = admission.limits.admit(caller.grant.subject.as_ref(), None)?;
-        if let Some(member) = self.event_loop.shard().sockets().member(id) {
-            member.set_reader_slot(slot);
+        if let Some(quotas) = self.event_loop.shard().sockets().quotas(id) {
+            quotas.set_reader_slot(slot);
         }
         Ok(caller)
     }

@@ -107,7 +107,7 @@ pub fn received(event_loop: &Rc<EventLoop>, id: ConnId, bytes: &mut [u8]) -> boo
     let Some((mut decoder, mut protocol, deflate)) = shard.with(|hub, sockets| {
         let socket = sockets.socket(id)?;
         // Notify the hub only once per second: the hub's entry of this connection is usually not in the cache.
-        if socket.is_news(hub.now_s()) {
+        if socket.is_first_of_second(hub.now_s()) {
             hub.heard(id);
         }
         if let ConnectionProtocol::Stream(_) | ConnectionProtocol::Http(_) | ConnectionProtocol::Mqtt(_) =

@@ -1,21 +1,27 @@
+//! One shard: its turns, its publications, and the outputs of its hub.
+//!
+//! - [`sockets`]: the sockets, as the shard uses them
+//! - [`subscribe`]: subscriptions, from the first page of history to a live reader
+//! - [`waiting`]: waits for the next publication, without a subscription
+
+mod sockets;
+mod subscribe;
+mod waiting;
+
 use std::{
     cell::{Cell, RefCell},
     collections::{HashMap, hash_map::Entry},
-    future::poll_fn,
     rc::Rc,
     sync::Arc,
-    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
-use millrace_delivery::{ConnId, FirstPage, Hub, Output, Page, PageLimit, ReadTicket, WaiterId, Wire};
+use millrace_delivery::{ConnId, Hub, Output, Page, PageLimit, ReadTicket};
 use millrace_engine::{Answer, ChannelSlot, Engine};
 use millrace_protocol::{
-    ChannelName, Code, Error, NewPublication, Pattern, Position, Since, Transport,
+    ChannelName, Error, NewPublication, Position, Since,
     session::{Policy, Target, encode_error_push},
 };
-
-use tokio::sync::Notify;
 
 use crate::{
     ChannelEvent, Delivery, Mailbox, Member, Metrics, NamespaceId, Observer, Router,
@@ -23,84 +29,15 @@ use crate::{
     spans::{OpenSpan, RecordSpan, Step},
 };
 
+pub use sockets::{Client, ShardObserver, Sockets};
+pub use subscribe::Start;
+use waiting::Waits;
+pub use waiting::{Waiting, Woken};
+
 /// Limit of one page of recovery: small enough to interleave with other pages, large enough to be worth a read.
 const PAGE: PageLimit = PageLimit { count: 1000, bytes: 64 * 1024 };
 /// Pause before a failed read of history is retried.
 const RETRY: Duration = Duration::from_millis(100);
-/// A scan of all channels that is shorter than this needs no pause after it.
-const LOOK: Duration = Duration::from_millis(1);
-/// Maximum number of existing channels that one pattern may open.
-const PATTERN_CHANNELS_MAX: usize = 10_000;
-
-/// Sockets of a shard: its hub writes to them, and the shard closes them.
-pub trait Sockets: Wire + 'static {
-    /// Metrics of the sockets.
-    type Metrics;
-
-    fn metrics(&self) -> Arc<Self::Metrics>;
-
-    fn close(&mut self, conn: ConnId);
-
-    /// Begins the writes of a turn.
-    fn begin_turn(&mut self) {}
-
-    /// Ends the writes of a turn. `age` is the time since the oldest publication of the turn was accepted.
-    fn end_turn(&mut self, _age: Duration) {}
-
-    /// Reports the connections of this shard to the observer from now on.
-    fn observe(&mut self, observer: ShardObserver);
-
-    /// Returns the connection whose client receives what is sent to this connection: usually `conn` itself. With the
-    /// subject and the information of its client.
-    fn client(&self, conn: ConnId) -> Option<Client>;
-}
-
-/// A connection whose wait has ended; see [`Shard::woken`].
-#[derive(Clone, Copy, Debug)]
-pub struct Woken {
-    pub conn: ConnId,
-    /// Time at which the oldest publication of the turn was accepted. `None` if no publication ended the wait.
-    pub since: Option<Instant>,
-}
-
-/// Client of a connection.
-#[derive(Clone, Debug)]
-pub struct Client {
-    pub conn: ConnId,
-    /// Subject of the client's token, if any.
-    pub subject: Option<Arc<str>>,
-    /// Information about the client for other members of a channel, as JSON.
-    pub info: Option<Arc<str>>,
-}
-
-/// Observer of the connections of one shard.
-#[derive(Clone)]
-pub struct ShardObserver {
-    router: Arc<Router>,
-    shard: usize,
-    observer: Arc<dyn Observer>,
-}
-
-impl ShardObserver {
-    pub fn opened(&self, conn: ConnId, subject: Option<&Arc<str>>, transport: Transport) {
-        self.observer.opened(&self.router.connection_id(self.shard, conn), subject, transport);
-    }
-
-    pub fn closed(&self, conn: ConnId) {
-        self.observer.closed(&self.router.connection_id(self.shard, conn));
-    }
-}
-
-/// Start of a subscription, reported before its first publication.
-#[derive(Clone, Debug)]
-pub struct Start {
-    pub channel: ChannelName,
-    /// Place up to which the reader has everything. After a gap, the start of the gap: if the connection breaks
-    /// before the gap is reported, the reader must not miss it.
-    pub position: Since,
-    /// False if history does not reach back to the requested position.
-    pub recovered: bool,
-}
 
 /// A shard: the connections of one core, their cursors, and the access to the engine. It lives on its thread. All
 /// methods take `&self`; its cells are never borrowed across an await.
@@ -113,19 +50,16 @@ pub struct Shard<S: Sockets> {
     router: Arc<Router>,
     hub: RefCell<Hub>,
     sockets: RefCell<S>,
-    /// Wakers of the waiting tasks. `None` until the task is polled.
-    wakers: RefCell<HashMap<u64, Option<Waker>>>,
-    next_waiter: Cell<u64>,
-    /// Connections that waited and were woken; see [`Shard::woken`].
-    woken: RefCell<Vec<Woken>>,
-    has_woken: Notify,
+    waits: Waits,
+    /// Empty list with the capacity of the last turn's entries, for the next turn.
     spare: Cell<Vec<Delivery>>,
     /// Begin of the work that ends with the next turn; see [`Shard::attend`].
     began: Cell<Option<Instant>>,
     /// Time at which the oldest publication of the current turn was accepted.
     accepted: Cell<Option<Instant>>,
     namespaces: RefCell<NamespaceCache>,
-    looking: tokio::sync::Mutex<()>,
+    /// Held by the scan for channels of a pattern; see [`Shard::subscribe_pattern`].
+    scanning: tokio::sync::Mutex<()>,
     /// Members that read channels with a roster, with the number of these channels.
     members: RefCell<HashMap<ConnId, (Member, usize)>>,
 }
@@ -147,15 +81,12 @@ impl<S: Sockets> Shard<S> {
             router,
             hub: RefCell::new(hub),
             sockets: RefCell::new(sockets),
-            wakers: RefCell::default(),
-            next_waiter: Cell::new(0),
-            woken: RefCell::default(),
-            has_woken: Notify::new(),
+            waits: Waits::default(),
             spare: Cell::default(),
             began: Cell::default(),
             accepted: Cell::default(),
             namespaces: RefCell::default(),
-            looking: tokio::sync::Mutex::default(),
+            scanning: tokio::sync::Mutex::default(),
             members: RefCell::default(),
         };
         shard.hub.borrow_mut().share_logs(shard.router.shards());
@@ -344,182 +275,6 @@ impl<S: Sockets> Shard<S> {
         self.router.is_congested()
     }
 
-    /// Makes a connection a reader of channels. `preamble` encodes the starts into bytes that are sent before the
-    /// first publication.
-    ///
-    /// Errors: those of [`Hub::check_attach`] and of the engine. Then the connection reads none of the channels.
-    pub async fn subscribe(
-        self: &Rc<Self>,
-        conn: ConnId,
-        channels: &[(ChannelName, Since)],
-        policy: Policy,
-        preamble: impl FnOnce(&[Start]) -> Vec<u8>,
-    ) -> Result<(), Error> {
-        let watching = Watching::new(self, channels.iter().map(|(name, _)| name));
-        let mut pages = Vec::with_capacity(channels.len());
-        for (ahead, (name, since)) in channels.iter().enumerate() {
-            self.hub.borrow().check_attach(conn, name, ahead)?;
-            let page = self.engine.page(name, *since, policy, PAGE).await?;
-            pages.push(FirstPage { channel: name.clone(), since: *since, page });
-        }
-        // Checked again before the preamble is sent, because after it the subscription cannot be refused any more.
-        for (ahead, (name, _)) in channels.iter().enumerate() {
-            self.hub.borrow().check_attach(conn, name, ahead)?;
-        }
-        let start = |first: &FirstPage| Start {
-            channel: first.channel.clone(),
-            position: first.start(),
-            recovered: first.page.gap.is_none(),
-        };
-        let gaps = pages.iter().filter(|first| first.page.gap.is_some()).count();
-        Metrics::add(&self.metrics.gaps, gaps as u64);
-        let starts: Vec<Start> = pages.iter().map(start).collect();
-        let preamble = preamble(&starts);
-        watching.done();
-        self.with(|hub, sockets| {
-            hub.send(conn, &preamble, sockets);
-            hub.attach(conn, policy, &pages, sockets)
-        })
-    }
-
-    /// Makes a connection a reader of all channels that match. Channels in `positions` continue from there; other
-    /// existing ones start at `since`. `preamble` receives the time (ms) that the client passes as `since` to resume
-    /// on another connection.
-    ///
-    /// Errors: those of [`Hub::subscribe_pattern`] and of the engine.
-    pub async fn subscribe_pattern(
-        self: &Rc<Self>,
-        conn: ConnId,
-        pattern: &Pattern,
-        since: Since,
-        positions: HashMap<ChannelName, Position>,
-        policy: Policy,
-        preamble: impl FnOnce(u64) -> Vec<u8>,
-    ) -> Result<(), Error> {
-        // A resume starts at the positions received. Other channels resume at the start of this subscription, not at
-        // the time of the resume.
-        let now_ms = self.engine.now_ms();
-        let since_ms = match since {
-            Since::Time(ms) => ms.min(now_ms),
-            Since::Earliest => 0,
-            _ => now_ms,
-        };
-        if let Some(other) = positions.keys().find(|name| !pattern.matches(name.as_str())) {
-            return Err(Error::new(Code::BadRequest, format!("{other} in `positions` does not match the pattern")));
-        }
-        self.router.check_pattern(pattern)?;
-        self.with(|hub, _| hub.subscribe_pattern(conn, pattern, policy, since_ms))?;
-        let opened = self.open_pattern(conn, pattern, since, positions, policy, preamble(since_ms)).await;
-        self.with(|hub, _| match &opened {
-            Ok(()) => hub.attach_open_channels(conn, pattern),
-            Err(_) => drop(hub.unsubscribe(conn, &Target::Pattern(pattern.clone()))),
-        });
-        opened
-    }
-
-    /// Returns the channels that match. One scan runs at a time, and long scans are followed by a pause, so that scans
-    /// use at most a fifth of this shard's time.
-    async fn look(&self, pattern: &Pattern) -> Result<Vec<ChannelName>, Error> {
-        let _alone = self.looking.lock().await;
-        let began = Instant::now();
-        let found = self.engine.channels(pattern, None, PATTERN_CHANNELS_MAX).await;
-        let spent = began.elapsed();
-        if spent > LOOK {
-            tokio::time::sleep(4 * spent.min(RETRY)).await;
-        }
-        found
-    }
-
-    /// Attaches a pattern to the channels that start before their next publication.
-    async fn open_pattern(
-        self: &Rc<Self>,
-        conn: ConnId,
-        pattern: &Pattern,
-        since: Since,
-        positions: HashMap<ChannelName, Position>,
-        policy: Policy,
-        preamble: Vec<u8>,
-    ) -> Result<(), Error> {
-        self.engine.joined(pattern).await?;
-        let mut starts: Vec<(ChannelName, Since)> =
-            positions.iter().map(|(name, at)| (name.clone(), Since::Position(*at))).collect();
-        if since != Since::Now {
-            let existing = self.look(pattern).await?;
-            starts.extend(existing.into_iter().filter(|name| !positions.contains_key(name)).map(|name| (name, since)));
-        }
-        self.with(|hub, sockets| hub.send(conn, &preamble, sockets));
-        for (name, since) in starts {
-            let watching = Watching::new(self, std::iter::once(&name));
-            let page = self.engine.page(&name, since, policy, PAGE).await?;
-            watching.done();
-            let first = FirstPage { channel: name, since, page };
-            // Refused only if the connection already reads the channel by its name, or has the maximum number of
-            // subscriptions.
-            let _ = self.with(|hub, sockets| hub.attach_matching(conn, pattern, &first, sockets));
-        }
-        Ok(())
-    }
-
-    /// Starts a wait for the next publication of any of these channels. Read the history after this call, never
-    /// before.
-    pub fn wait(self: &Rc<Self>, names: &[ChannelName]) -> Waiting<S> {
-        let id = self.next_waiter.replace(self.next_waiter.get() + 1);
-        self.wakers.borrow_mut().insert(id, None);
-        self.with(|hub, _| hub.wait(WaiterId::Task(id), names));
-        Waiting { shard: self.clone(), id }
-    }
-
-    /// Starts a wait for a connection without a task. [`Shard::woken`] returns its id after the next publication of
-    /// any of these channels. Read the history after this call, never before. The wait ends with [`Hub::forget`] or
-    /// [`Hub::disconnect`].
-    pub fn wait_conn(self: &Rc<Self>, conn: ConnId, names: &[ChannelName]) {
-        self.with(|hub, _| {
-            // A pending wake-up may belong to an earlier wait.
-            hub.forget(WaiterId::Conn(conn));
-            hub.wait(WaiterId::Conn(conn), names);
-        });
-    }
-
-    /// Returns the connections woken since the last call; waits while there are none. Only one task of the shard may
-    /// call it.
-    pub async fn woken(&self) -> Vec<Woken> {
-        loop {
-            let woken = self.woken.take();
-            if !woken.is_empty() {
-                return woken;
-            }
-            self.has_woken.notified().await;
-        }
-    }
-
-    /// Returns every waiter of the shard.
-    pub fn waiters(&self) -> Vec<WaiterId> {
-        self.hub.borrow().waiters().collect()
-    }
-
-    /// Ends a wait as a publication would. An unknown waiter is ignored.
-    pub fn wake(self: &Rc<Self>, id: WaiterId) {
-        self.with(|hub, _| hub.forget(id));
-        self.report_woken(id);
-    }
-
-    fn report_woken(&self, id: WaiterId) {
-        match id {
-            WaiterId::Task(id) => {
-                if let Some(waker) = self.wakers.borrow_mut().remove(&id).flatten() {
-                    waker.wake();
-                }
-            }
-            WaiterId::Conn(conn) => {
-                let mut woken = self.woken.borrow_mut();
-                if woken.is_empty() {
-                    self.has_woken.notify_one();
-                }
-                woken.push(Woken { conn, since: self.accepted.get() });
-            }
-        }
-    }
-
     fn do_outputs(self: &Rc<Self>) {
         loop {
             let Some(output) = self.hub.borrow_mut().poll_output() else { return };
@@ -538,7 +293,7 @@ impl<S: Sockets> Shard<S> {
                     let watch = |is_read| self.engine.watch(&Target::Pattern(pattern.clone()), is_read);
                     self.router.set_pattern_readers(self.id, &pattern, readers, watch);
                 }
-                Output::Wake(waiter) => self.report_woken(waiter),
+                Output::Wake(waiter) => self.waits.end(waiter, self.accepted.get()),
                 Output::Refuse { conn, error } => {
                     let mut hub = self.hub.borrow_mut();
                     let Some(encoding) = hub.encoding(conn) else { continue };
@@ -609,60 +364,5 @@ impl<S: Sockets> Shard<S> {
             Metrics::add(&self.metrics.gaps, 1);
         }
         self.hub.borrow_mut().handle_page(ticket, page, &mut *self.sockets.borrow_mut());
-    }
-}
-
-/// Channels being opened. They are released if the subscription fails or is dropped before its end.
-struct Watching<'a, S: Sockets> {
-    shard: &'a Rc<Shard<S>>,
-    names: Vec<ChannelName>,
-}
-
-impl<'a, S: Sockets> Watching<'a, S> {
-    fn new<'n>(shard: &'a Rc<Shard<S>>, names: impl Iterator<Item = &'n ChannelName>) -> Self {
-        let names: Vec<ChannelName> = names.cloned().collect();
-        shard.with(|hub, _| names.iter().for_each(|name| hub.watch(name)));
-        Self { shard, names }
-    }
-
-    /// Keeps the channels: [`Hub::attach`] takes over.
-    fn done(mut self) {
-        self.names.clear();
-    }
-}
-
-impl<S: Sockets> Drop for Watching<'_, S> {
-    fn drop(&mut self) {
-        let names = std::mem::take(&mut self.names);
-        if !names.is_empty() {
-            self.shard.with(|hub, _| names.iter().for_each(|name| hub.release(name)));
-        }
-    }
-}
-
-/// A wait for a publication. Dropping it ends the wait.
-pub struct Waiting<S: Sockets> {
-    shard: Rc<Shard<S>>,
-    id: u64,
-}
-
-impl<S: Sockets> Waiting<S> {
-    /// Returns when a publication has arrived since [`Shard::wait`], or the server drains.
-    pub async fn woken(&self) {
-        poll_fn(|cx: &mut Context<'_>| match self.shard.wakers.borrow_mut().get_mut(&self.id) {
-            None => Poll::Ready(()),
-            Some(waker) => {
-                *waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        })
-        .await;
-    }
-}
-
-impl<S: Sockets> Drop for Waiting<S> {
-    fn drop(&mut self) {
-        self.shard.wakers.borrow_mut().remove(&self.id);
-        self.shard.with(|hub, _| hub.forget(WaiterId::Task(self.id)));
     }
 }
