@@ -263,9 +263,10 @@ export async function throttledPath(page: Page): Promise<{ carry(kbps: number): 
     });
     far.on('message', (data) => {
       const now = performance.now();
-      const at = Math.max(freeAt, now) + (data.length * 8) / carried;
-      if (!to || at - now > WAIT_MAX) return;
-      freeAt = at;
+      // Time in the queue, without the time of the transmission, so that a slow path carries large datagrams, too.
+      const waits = Math.max(freeAt - now, 0);
+      if (!to || waits > WAIT_MAX) return;
+      const at = (freeAt = now + waits + (data.length * 8) / carried);
       const { port, address } = to;
       if (at - now < 1) near.send(data, port, address);
       else setTimeout(() => stopped || near.send(data, port, address, () => {}), at - now);
@@ -321,9 +322,9 @@ export async function throttledRelay(page: Page): Promise<{ carry(kbps: number):
     };
     near.on('message', (data, from) => {
       const now = performance.now();
-      const at = Math.max(freeAt, now) + (data.length * 8) / carried;
-      if (at - now > WAIT_MAX) return;
-      freeAt = at;
+      const waits = Math.max(freeAt - now, 0);
+      if (waits > WAIT_MAX) return;
+      const at = (freeAt = now + waits + (data.length * 8) / carried);
       void farOf(from).then((far) => setTimeout(() => stopped || far.send(data, relay, '127.0.0.1', () => {}), at - now));
     });
     return near.address().port;

@@ -1,5 +1,7 @@
 // The quality of a link, from statistics as Chromium and Firefox give them.
 import { expect, test } from 'vitest';
+import type { Link } from '../src/room/link.js';
+import { measure } from '../src/room/measure.js';
 import { Meter } from '../src/room/quality.js';
 
 type Stat = { id: string; type: string } & Record<string, unknown>;
@@ -35,6 +37,24 @@ test('Firefox: an outgoing stream is found by its line of the SDP; what limits i
   const link = await readLink([...candidates, { id: 'transport', type: 'transport', selectedCandidatePairId: 'pair' }, { ...video, mid: '0' }]);
   expect(link).toMatchObject({ rtt_ms: 20, kind: 'relay', streams: [{ from: 'me', direction: 'out' }] });
   expect(link.streams[0]).not.toHaveProperty('limited_by');
+});
+
+test('the rate assigned to the encoder, and the share of retransmissions', async () => {
+  const source: Stat = { id: 'source', type: 'media-source', trackIdentifier: 'camera' };
+  const sent = { ...video, mediaSourceId: 'source', packetsSent: 40, retransmittedPacketsSent: 10 };
+  expect((await readLink([...candidates, source, { ...sent, targetBitrate: 30_000 }])).streams[0]).toMatchObject({ target_kbps: 30, retransmitted: 0.25 });
+  const inFirefox = (await readLink([...candidates, source, sent])).streams[0];
+  expect(inFirefox).toMatchObject({ retransmitted: 0.25 });
+  expect(inFirefox).not.toHaveProperty('target_kbps');
+});
+
+test('a new link is not measured for the steering', async () => {
+  const link = { isConnected: true, connectedAt: performance.now() - 1_000 } as unknown as Link;
+  const meter = { read: async () => ({ link: { streams: [] }, uplink_kbps: undefined, codec_cpu: 0 }) } as unknown as Meter;
+  const measured = (age?: number) => measure([link], new Map([[link, meter]]), { calls: 1, calls_failed: 0 }, age);
+  expect((await measured()).links).toHaveLength(1);
+  expect((await measured(900)).links).toHaveLength(1);
+  expect((await measured(6_000)).links).toHaveLength(0);
 });
 
 test('Firefox before 153: the nominated candidate pair is the one in use', async () => {

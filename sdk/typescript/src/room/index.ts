@@ -242,7 +242,7 @@ class Participation implements Room {
 
   chooseVideo(choice: VideoChoice): void {
     if (this.#ended) return;
-    const host = { measure: () => this.#measure(this.#meters.steered), tracks: () => this.#stream?.getVideoTracks() ?? [], changed: (state: VideoState) => this.#emit('video', state) };
+    const host = { measure: (age: number) => this.#measure(this.#meters.steered, age), tracks: () => this.#stream?.getVideoTracks() ?? [], changed: (state: VideoState) => this.#emit('video', state) };
     this.#video ??= new SteeredVideo(host, choice);
     this.#video.choose(choice);
   }
@@ -500,8 +500,8 @@ class Participation implements Room {
     await Promise.all([...this.#links.values()].map((link) => link.setTracks(this.#tracksFor(link))));
   }
 
-  #measure(meters: ReadonlyMap<Link, Meter>): Promise<Quality> {
-    return measure(this.#links.values(), meters, { calls: this.#calls, calls_failed: this.#callsFailed });
+  #measure(meters: ReadonlyMap<Link, Meter>, age?: number): Promise<Quality> {
+    return measure(this.#links.values(), meters, { calls: this.#calls, calls_failed: this.#callsFailed }, age);
   }
 
   async #report(): Promise<void> {

@@ -3,8 +3,9 @@ import type { Link } from './link.js';
 import type { Meter } from './quality.js';
 import type { Quality } from './types.js';
 
-export async function measure(links: Iterable<Link>, meters: ReadonlyMap<Link, Meter>, counts: Pick<Quality, 'calls' | 'calls_failed'>): Promise<Quality> {
-  const open = [...links].filter((link) => link.isConnected);
+/** `age`: links that were connected later than this time ago are omitted, ms. */
+export async function measure(links: Iterable<Link>, meters: ReadonlyMap<Link, Meter>, counts: Pick<Quality, 'calls' | 'calls_failed'>, age = 0): Promise<Quality> {
+  const open = [...links].filter(({ isConnected, connectedAt }) => isConnected && performance.now() - connectedAt >= age);
   const read = await Promise.all(open.map((link) => meters.get(link)!.read(link)));
   const figures = read.map(({ link }) => link);
   const uplinks = read.flatMap(({ uplink_kbps = [] }) => uplink_kbps);

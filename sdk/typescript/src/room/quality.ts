@@ -55,6 +55,7 @@ export class Meter {
         sum.dataOut += more(one, 'bytesSent');
       } else if (isIn || one['type'] === 'outbound-rtp') {
         const [bytes, frames] = [more(one, isIn ? 'bytesReceived' : 'bytesSent'), more(one, isIn ? 'framesDecoded' : 'framesEncoded')];
+        const [sent, target] = [more(one, 'packetsSent'), one['targetBitrate']];
         // Retransmissions have their own sequence numbers (RTX), so a repaired packet still counts as lost.
         const [lost, repaired] = [more(one, 'packetsLost'), more(one, 'retransmittedPacketsReceived') + more(one, 'fecPacketsReceived')];
         const expected = lost + Math.max(more(one, 'packetsReceived') - repaired, 0);
@@ -88,7 +89,10 @@ export class Meter {
               fps: round((frames * 1000) / ms),
               width: one['frameWidth'] ?? 0,
               height: one['frameHeight'] ?? 0,
-              ...(isIn ? { freezes: more(one, 'freezeCount'), frozen_ms: round(frozen) } : one['qualityLimitationReason'] && { limited_by: one['qualityLimitationReason'] }),
+              ...(isIn && { freezes: more(one, 'freezeCount'), frozen_ms: round(frozen) }),
+              ...(!isIn && { retransmitted: Math.min(share(more(one, 'retransmittedPacketsSent'), sent), 1) }),
+              ...(target && { target_kbps: round(target / 1000) }),
+              ...(one['qualityLimitationReason'] && { limited_by: one['qualityLimitationReason'] }),
             }),
             codec: String(stats.get(one['codecId'])?.['mimeType'] ?? '').replace(/^.*\//, ''),
           });

@@ -5,9 +5,12 @@ import type { Quality, VideoChoice, VideoState } from './types.js';
 
 /** Interval of samples, ms. */
 const EVERY = 1_000;
+/** Age from which a link counts, ms. On a new link, browsers still search for the bandwidth. */
+const SETTLED = 6_000;
 
 export interface SteeredVideoHost {
-  measure(): Promise<Quality>;
+  /** Measures the links that have been connected for at least `age` ms. */
+  measure(age: number): Promise<Quality>;
   /** Tracks of the camera that others receive. */
   tracks(): readonly MediaStreamTrack[];
   changed(state: VideoState): void;
@@ -51,7 +54,7 @@ export class SteeredVideo {
   async #tick(): Promise<void> {
     this.#apply();
     if (!this.#choice.steer || !this.#host.tracks().length) return;
-    const sample = sampleOf(await this.#host.measure());
+    const sample = sampleOf(await this.#host.measure(SETTLED));
     if (!sample || !this.#steering.update(sample)) return;
     this.#limit = !this.#steering.level ? undefined : sample.limited_by === 'cpu' ? 'cpu' : (this.#limit ?? 'bandwidth');
     this.#apply();
@@ -79,13 +82,17 @@ export function sampleOf({ links }: Quality): SteeringSample | undefined {
   const sending = links.filter(({ streams }) => streams.some(isSent));
   const streams = sending.flatMap((link) => link.streams.filter(isSent));
   if (!streams.length) return undefined;
+  /** Returns the lowest sum of a figure over the videos of a link: the narrowest link decides. */
+  const narrowest = (figure: 'rate_kbps' | 'target_kbps'): number | undefined =>
+    least(sending.flatMap((link) => link.streams.filter((stream) => isSent(stream) && stream[figure] !== undefined).reduce<number[]>(([sum = 0], stream) => [sum + stream[figure]!], [])));
   return {
     at: performance.now(),
-    loss: most(streams.flatMap(({ loss = [] }) => loss)),
-    rtt_ms: most(sending.flatMap(({ rtt_ms = [] }) => rtt_ms)),
-    // The narrowest link decides.
+    // The peer reports losses about once per second, and none while nothing arrives. Retransmissions show those, too.
+    loss: most(streams.flatMap(({ loss = 0, retransmitted = 0 }) => [loss, retransmitted])),
+    rtt_ms: most([...sending, ...streams].flatMap(({ rtt_ms = [] }) => rtt_ms)),
     uplink_kbps: least(sending.flatMap(({ uplink_kbps = [] }) => uplink_kbps)),
-    sent_kbps: least(sending.map((link) => link.streams.filter(isSent).reduce((sum, { rate_kbps }) => sum + rate_kbps, 0))),
+    sent_kbps: narrowest('rate_kbps'),
+    target_kbps: narrowest('target_kbps'),
     limited_by: ['cpu', 'bandwidth'].find((limit) => streams.some(({ limited_by }) => limited_by === limit)) ?? streams[0]!.limited_by,
   };
 }

@@ -11,6 +11,8 @@ export interface SteeringSample {
   /** Bandwidth estimate of the browser. */
   readonly uplink_kbps?: number | undefined;
   readonly sent_kbps?: number | undefined;
+  /** Bit rate that the browser has assigned to the encoder of the video. */
+  readonly target_kbps?: number | undefined;
   readonly limited_by?: string | undefined;
 }
 
@@ -34,13 +36,24 @@ const BITS_PER_PIXEL = 0.07;
 /** Share of lost packets, and growth of the round-trip time in ms, that mean a full path. */
 const LOSS_BAD = 0.1;
 const RTT_GROWTH_BAD = 150;
-/** A path is too narrow below this share of the needed rate. */
-const NARROW = 0.7;
+/** Shares of the rate that a level needs: the path is too narrow below the first, and wide enough from the second on. */
+const NARROW = 0.5;
+const ROOMY = 0.7;
+/** A video that uses less than this share of its assigned rate has little to send. The rate is then no limit. */
+const USED = 0.8;
+/** Weight of the newest sample in the used share. */
+const NEWEST = 1 / 3;
+/** Maximum rate that a video needs, kbit/s. Chromium assigns at most 2,500. */
+const NEEDS_MAX = 2_000;
 /** Samples in a row before a step down: for the network, and for a busy CPU, which has short peaks. */
 const BAD_SAMPLES = 2;
 const BUSY_SAMPLES = 5;
-/** Time at the begin of a call in which browsers still search for the bandwidth, ms. */
-const START = 6_000;
+/**
+ * Bad samples tolerated after another choice of the user, because the browser needs time to assign more to a larger
+ * video; and after a step down, while the queue of the larger video drains.
+ */
+const CHOSEN = 4;
+const LOWERED = 2;
 /** Time without trouble before a step up: the first one, and the next ones after a success, ms. */
 const CALM = 7_000;
 const CALM_NEXT = 4_000;
@@ -54,9 +67,9 @@ export class Steering {
   /** Index in {@link LEVELS}. */
   level = 0;
   #size: VideoSize;
-  #startedAt: number | undefined;
   #rttMin = Infinity;
   #bad = 0;
+  #used = 1;
   #busy = 0;
   #calmSince = 0;
   #calm = CALM;
@@ -71,30 +84,29 @@ export class Steering {
   needs(level: number): number {
     const { scale, frames } = LEVELS[level]!;
     const { width, height, frameRate } = this.#size;
-    return (width * height * frameRate * scale * scale * frames * BITS_PER_PIXEL) / 1000;
+    return Math.min((width * height * frameRate * scale * scale * frames * BITS_PER_PIXEL) / 1000, NEEDS_MAX * scale * scale * frames);
   }
 
   /** Takes another choice of the user, and begins again at its best level. */
   choose(size: VideoSize): void {
     this.#size = size;
     this.level = 0;
-    [this.#bad, this.#busy, this.#calm, this.#failedUplink] = [0, 0, CALM, undefined];
+    [this.#bad, this.#busy, this.#calm, this.#failedUplink] = [-CHOSEN, 0, CALM, undefined];
   }
 
   /** Takes a sample. Returns true if the level has changed. */
   update(sample: SteeringSample): boolean {
-    const { at, rtt_ms, uplink_kbps, sent_kbps = 0, loss = 0 } = sample;
-    this.#startedAt ??= at;
+    const { at, rtt_ms, uplink_kbps, sent_kbps = 0, target_kbps = Infinity, loss = 0 } = sample;
     if (rtt_ms !== undefined) this.#rttMin = Math.min(this.#rttMin, rtt_ms);
     const isFull = loss >= LOSS_BAD || (rtt_ms ?? 0) > this.#rttMin + RTT_GROWTH_BAD;
-    const isNarrow = sample.limited_by === 'bandwidth' && uplink_kbps !== undefined && uplink_kbps < this.needs(this.level) * NARROW;
-    const isStarting = at - this.#startedAt < START;
-    this.#bad = (isFull || isNarrow) && !isStarting ? this.#bad + 1 : 0;
+    if (target_kbps < Infinity) this.#used += (Math.min(sent_kbps / target_kbps || 0, 1) - this.#used) * NEWEST;
+    const assigned = this.#used < USED ? Infinity : target_kbps;
+    this.#bad = isFull || assigned < this.needs(this.level) * NARROW ? this.#bad + 1 : 0;
     this.#busy = sample.limited_by === 'cpu' ? this.#busy + 1 : 0;
-    if (this.#bad || this.#busy) this.#calmSince = at;
+    if (this.#bad > 0 || this.#busy) this.#calmSince = at;
     if (this.#bad >= BAD_SAMPLES || this.#busy >= BUSY_SAMPLES) return this.#lower(at, this.#busy >= BUSY_SAMPLES ? undefined : (uplink_kbps ?? sent_kbps * (1 - loss)), uplink_kbps);
     if (at - this.#raisedAt > FAILED_WITHIN && this.#raisedAt > -Infinity && this.#calm > CALM_NEXT) this.#calm = CALM_NEXT;
-    if (!this.level || !this.#mayRaise(at, uplink_kbps)) return false;
+    if (!this.level || !this.#mayRaise(at, uplink_kbps, assigned)) return false;
     this.level--;
     this.#raisedAt = this.#calmSince = at;
     return true;
@@ -102,7 +114,7 @@ export class Steering {
 
   /** Steps down: to the best level that the available rate carries; at least one level. */
   #lower(at: number, available: number | undefined, uplink: number | undefined): boolean {
-    [this.#bad, this.#busy, this.#calmSince] = [0, 0, at];
+    [this.#bad, this.#busy, this.#calmSince] = [-LOWERED, 0, at];
     this.#failedUplink = uplink;
     const hasFailed = at - this.#raisedAt <= FAILED_WITHIN;
     this.#calm = hasFailed ? Math.min(Math.max(this.#calm, CALM) * 2, CALM_MAX) : CALM;
@@ -113,10 +125,10 @@ export class Steering {
     return this.level !== was;
   }
 
-  #mayRaise(at: number, uplink: number | undefined): boolean {
-    const calm = at - this.#calmSince;
+  #mayRaise(at: number, uplink: number | undefined, assigned: number): boolean {
+    const enough = this.needs(this.level - 1) * ROOMY;
     // A path that has become wider since the last failure needs no long wait.
-    const isWider = uplink !== undefined && this.#failedUplink !== undefined && uplink > this.#failedUplink * WIDER && uplink > this.needs(this.level - 1) * NARROW;
-    return calm >= (isWider ? Math.min(this.#calm, CALM_NEXT) : this.#calm);
+    const isWider = uplink !== undefined && this.#failedUplink !== undefined && uplink > this.#failedUplink * WIDER && uplink > enough;
+    return assigned >= enough && at - this.#calmSince >= (isWider ? Math.min(this.#calm, CALM_NEXT) : this.#calm);
   }
 }

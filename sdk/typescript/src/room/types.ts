@@ -172,6 +172,10 @@ export interface StreamQuality {
   readonly height?: number;
   readonly freezes?: number;
   readonly frozen_ms?: number;
+  /** Share of the sent packets that are retransmissions. */
+  readonly retransmitted?: number;
+  /** Bit rate that the browser has assigned to the encoder. Absent in Firefox. */
+  readonly target_kbps?: number;
   /** Why the video is sent at a lower resolution or frame rate than possible. Absent in Firefox. */
   readonly limited_by?: 'none' | 'cpu' | 'bandwidth' | 'other';
   readonly codec: string;
