@@ -15,7 +15,7 @@ use crate::{loudness::Loudness, member_id::MemberId, mixer::Input};
 const TRACKS_MAX: usize = 8;
 
 /// End of the name of a stream that carries a shared screen. Source: docs/reference/rooms.md, "Screen share".
-const SCREEN_SUFFIX: &str = ".screen";
+pub(super) const SCREEN_SUFFIX: &str = ".screen";
 
 /// Assignment of tracks to the media lines (`m=` sections) of each member's SDP.
 impl Switch {
