@@ -26,8 +26,12 @@ pub async fn state_changes(engine: &dyn Engine, state: &ChannelName, since: Sinc
     let (mut since, mut publications, mut is_whole) = (since, Vec::new(), false);
     loop {
         let page = engine.page(state, since, Policy::Every, PAGE).await?;
-        let is_state = page.part != Part::Log;
-        if since == Since::State || (page.gap.is_some() && is_state) || (is_state && !is_whole) {
+        if page.gap.is_some() && page.part == Part::Log {
+            // The log no longer reaches back.
+            since = Since::State;
+            continue;
+        }
+        if since == Since::State || page.gap.is_some() {
             publications.clear();
             is_whole = true;
         }

@@ -26,7 +26,7 @@ pub struct SocketMetrics {
     pub rtc_panicked: AtomicU64,
     pub rtc_received: AtomicU64,
     pub room_links: AtomicU64,
-    pub room_link_bits_per_s: AtomicU64,
+    pub room_link_bytes_per_s: AtomicU64,
     pub room_link_layers: AtomicU64,
     pub room_owner_changes: AtomicU64,
     pub rtc_dropped: AtomicU64,
@@ -162,10 +162,10 @@ impl SocketMetrics {
             value: |m| &m.room_links,
         },
         Family {
-            name: "millrace_room_link_bits_per_second",
+            name: "millrace_room_link_bytes_per_second",
             kind: MetricKind::Gauge,
             help: "Sum of the bandwidth estimates of all links to other nodes.",
-            value: |m| &m.room_link_bits_per_s,
+            value: |m| &m.room_link_bytes_per_s,
         },
         Family {
             name: "millrace_room_link_layers",

@@ -108,7 +108,7 @@ async fn run(kind: Kind) {
         until("one link and one video go to each other node", BOUND, async || {
             let metric = async |name| world.metric(node, name).await;
             let counts = [metric("millrace_room_links").await, metric("millrace_room_link_layers").await];
-            counts == [2, 2] && metric("millrace_room_link_bits_per_second").await > 0
+            counts == [2, 2] && metric("millrace_room_link_bytes_per_second").await > 0
         })
         .await;
     }

@@ -36,7 +36,7 @@ const NAMES: &[&str] = &[
     "millrace_ready gauge",
     "millrace_received_bytes_total counter",
     "millrace_refused_total counter",
-    "millrace_room_link_bits_per_second gauge",
+    "millrace_room_link_bytes_per_second gauge",
     "millrace_room_link_layers gauge",
     "millrace_room_links gauge",
     "millrace_room_owner_changes_total counter",

@@ -19,6 +19,9 @@ use crate::rooms::RoomName;
 /// Time after which a node forgets a room that it does not need.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
+/// Interval between two looks at the owner, which also changes when its lease ends.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// One room on this node.
 pub(super) struct Hosted {
     pub room: RoomName,
@@ -92,6 +95,18 @@ impl Hosted {
         Waiting(self)
     }
 
+    /// Returns when the owner is another one than this.
+    pub async fn owner_changed(&self, owner: &Owner) {
+        while self.owner(Instant::now()) == *owner {
+            self.wait().await;
+        }
+    }
+
+    /// Waits until the owner may have changed.
+    pub async fn wait(&self) {
+        let _ = tokio::time::timeout(LOOK, self.changed.notified()).await;
+    }
+
     pub fn owner(&self, now: Instant) -> Owner {
         self.ownership.borrow().owner(now)
     }
@@ -157,6 +172,16 @@ impl Hosted {
         Ok(())
     }
 
+    /// Forgets all offsets, because the engine has lost its data and begins anew. The room has no owner then.
+    pub fn forget_offsets(&self, now: Instant) {
+        self.written.set(0);
+        self.announced.set(0);
+        if let Some(update) = &mut *self.update.borrow_mut() {
+            (update.epoch, update.version) = (0, 0);
+        }
+        self.ownership.borrow_mut().handle_lease(None, now);
+    }
+
     /// Returns true if the room can be forgotten.
     pub fn is_idle(&self, now: Instant) -> bool {
         let is_used = self.requests.get() > 0 || self.has_seats() || self.own_epoch(now).is_some();
@@ -171,7 +196,7 @@ impl Hosted {
 
 #[cfg(test)]
 mod tests {
-    use millrace_room::{ParticipantId, Role, Topology};
+    use millrace_room::{ParticipantId, Role, Topology, ownership::Lease};
 
     use super::*;
 
@@ -240,6 +265,18 @@ mod tests {
         assert_eq!(linked(Topology::Mesh, &members), none);
         assert_eq!(linked(Topology::Mixer, &members), none);
         assert_eq!(linked(Topology::Switch, &members[..1]), none, "it has no participant");
+    }
+
+    #[test]
+    fn earlier_offsets_are_void_after_the_engine_lost_its_data() {
+        let hosted = hosted(update(Topology::Switch, &[("00000b", "b.0")], &["00000b"]));
+        let lease = |node: &str, offset| Some(Lease { node: node.into(), epoch: offset, offset });
+        let now = Instant::now();
+        hosted.ownership.borrow_mut().handle_lease(lease("a.0", 100), now);
+        hosted.forget_offsets(now);
+        hosted.ownership.borrow_mut().handle_lease(lease("c.0", 3), now);
+        assert_eq!(hosted.owner(now), Owner::Other { node: "c.0".into(), epoch: 3 });
+        assert!(hosted.is_unknown_to(3), "it announces its participants again");
     }
 
     #[test]

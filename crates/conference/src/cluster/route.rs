@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_protocol::{Code, Error};
+use millrace_protocol::{Code, Error, Holder};
 use millrace_room::ownership::Owner;
 use millrace_transport::data_channel::AdmittedSession;
 use serde_json::{Map, Value, json};
@@ -20,8 +20,6 @@ use crate::{
 const OWNER_WAIT: Duration = Duration::from_secs(6);
 /// Time without an answer after which a request is repeated, possibly to another owner.
 const REQUEST_WAIT: Duration = Duration::from_secs(1);
-/// Interval between two looks at the owner.
-const LOOK: Duration = Duration::from_millis(50);
 
 impl Conference {
     /// Performs a request to a room, on whichever node owns it.
@@ -39,10 +37,14 @@ impl Conference {
 pub(crate) async fn route(conference: &Rc<Conference>, room: &RoomName, request: Request) -> Result<Value, Error> {
     let Some(cluster) = conference.cluster() else { return perform(conference, room, None, request).await };
     let is_show = matches!(request, Request::Show);
-    if is_show && cluster.hosted(room).is_none() {
-        cluster.read_now(conference).await;
-        if cluster.leases.borrow().get(room.as_str()).is_none() {
-            return perform(conference, room, None, request).await;
+    if cluster.hosted(room).is_none() {
+        cluster.read_now(conference).await?;
+        let has_owner = cluster.leases.borrow().get(room.as_str()).is_some();
+        match &request {
+            _ if has_owner => {}
+            // Only a join opens a room, so that requests for other names cost no lease.
+            Request::Join { join, .. } => conference.rooms.check_free(Holder::new(join.client_id))?,
+            _ => return perform(conference, room, None, request).await,
         }
     }
     let hosted = cluster.host(room);
@@ -50,13 +52,18 @@ pub(crate) async fn route(conference: &Rc<Conference>, room: &RoomName, request:
     cluster.wake.notify_one();
     let until = Instant::now() + OWNER_WAIT;
     while Instant::now() < until {
-        match hosted.owner(Instant::now()) {
+        let owner = hosted.owner(Instant::now());
+        match &owner {
             Owner::This { .. } if !hosted.is_collecting.get() => {
                 return perform(conference, room, None, request).await;
             }
             Owner::Other { node, .. } => {
                 let body = Body::Request(Box::new(request.clone()));
-                match cluster.ask(&*conference.shard.engine, (room, &node), body, REQUEST_WAIT).await? {
+                let answer = tokio::select! {
+                    answer = cluster.ask(&*conference.shard.engine, (room, node), body, REQUEST_WAIT) => answer?,
+                    () = hosted.owner_changed(&owner) => None,
+                };
+                match answer {
                     Some(Answer::Done { mut value, update }) => {
                         if let Some(update) = update {
                             cluster.accept_update(conference, &hosted, *update);
@@ -69,14 +76,17 @@ pub(crate) async fn route(conference: &Rc<Conference>, room: &RoomName, request:
                     Some(Answer::Failed(error)) => return Err(error),
                     // The owner may have performed the request before it died. A signal must not arrive twice.
                     None if matches!(request, Request::Signal { key: None, .. }) => break,
-                    _ => {}
+                    None => {}
+                    Some(_) => {
+                        // The node no longer owns the room.
+                        cluster.read_at.set(None);
+                        cluster.wake.notify_one();
+                        hosted.wait().await;
+                    }
                 }
-                cluster.read_at.set(None);
-                cluster.wake.notify_one();
             }
-            _ => {}
+            _ => hosted.wait().await,
         }
-        let _ = tokio::time::timeout(LOOK, hosted.changed.notified()).await;
     }
     let detail = "the node that owns this room does not answer; another one takes over within seconds";
     Err(Error::new(Code::Unavailable, detail).retry_after(Duration::from_secs(1)))

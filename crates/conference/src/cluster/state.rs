@@ -10,7 +10,7 @@ use millrace_engine::Engine;
 use millrace_protocol::Error;
 use millrace_room::Muted;
 use millrace_sfu::cascade::NodeId;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 
 use super::{
     directory::Directory,
@@ -33,9 +33,10 @@ pub(crate) struct Cluster {
     pub(super) rooms: RefCell<HashMap<RoomName, Rc<Hosted>>>,
     pub(super) leases: RefCell<Leases>,
     pub(super) directory: RefCell<Directory>,
-    /// Time of the last read of the states, and whether another one is under way.
+    /// Begin of the last read of the states.
     pub(super) read_at: Cell<Option<Instant>>,
-    pub(super) is_reading: Cell<bool>,
+    /// Held during a read.
+    pub(super) reading: Mutex<()>,
     pub(super) wake: Notify,
 }
 
@@ -43,7 +44,7 @@ impl Cluster {
     /// Creates the cluster of a shard. `None`: no other node can share the engine.
     pub fn new(node: Option<&str>, shard: usize) -> Option<Rc<Self>> {
         let name = NodeId::new(&format!("{}.{shard}", node?))?;
-        let (address, announced, rooms, read_at, is_reading) = Default::default();
+        let (address, announced, rooms, read_at) = Default::default();
         Some(Rc::new(Self {
             name,
             address,
@@ -52,7 +53,7 @@ impl Cluster {
             leases: RefCell::new(Leases::new()),
             directory: RefCell::new(Directory::new()),
             read_at,
-            is_reading,
+            reading: Mutex::default(),
             wake: Notify::new(),
         }))
     }

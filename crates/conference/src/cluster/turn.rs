@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use millrace_protocol::Error;
 use millrace_room::ownership::{Output, Owner, Written};
 use tokio::task::spawn_local;
 
@@ -54,12 +55,15 @@ impl Cluster {
             });
         }
         let all: Vec<Rc<Hosted>> = self.rooms.borrow().values().cloned().collect();
-        if !all.is_empty() && is_due(self.read_at.get(), READ) && !self.is_reading.replace(true) {
+        if !all.is_empty() && is_due(self.read_at.get(), READ) {
             let (cluster, conference) = (self.clone(), conference.clone());
             self.read_at.set(Some(now));
             spawn_local(async move {
-                cluster.read(&conference).await;
-                cluster.is_reading.set(false);
+                let Ok(_reading) = cluster.reading.try_lock() else { return };
+                // After an error everything stays as it is: the leases end by themselves.
+                if let Err(error) = cluster.read(&conference).await {
+                    tracing::debug!(%error, "the owners of rooms cannot be read");
+                }
                 cluster.wake.notify_one();
             });
         }
@@ -78,12 +82,14 @@ impl Cluster {
         let metrics = &conference.shard.socket_metrics;
         let LinkFigures { links, bits_per_s, layers } = conference.media.link_figures();
         metrics.room_links.store(links, Relaxed);
-        metrics.room_link_bits_per_s.store(bits_per_s, Relaxed);
+        metrics.room_link_bytes_per_s.store(bits_per_s / 8, Relaxed);
         metrics.room_link_layers.store(layers, Relaxed);
     }
 
-    /// Reads the owners and the nodes. Errors leave everything as it is: the leases end by themselves.
-    async fn read(self: &Rc<Self>, conference: &Rc<Conference>) {
+    /// Reads the owners and the nodes.
+    ///
+    /// Errors: those of the engine.
+    async fn read(self: &Rc<Self>, conference: &Rc<Conference>) -> Result<(), Error> {
         let engine = &*conference.shard.engine;
         let (owners, nodes) = (self.leases.borrow().place(), self.directory.borrow().place());
         let (owners, nodes) = tokio::join!(directory::read(engine, owners), directory::read(engine, nodes));
@@ -93,14 +99,14 @@ impl Cluster {
                 conference.media.set_nodes(&self.directory.borrow().nodes());
             }
         }
-        let Ok(owners) = owners else { return };
+        let owners = owners?;
         let has_new_epoch = self.leases.borrow_mut().take(&owners);
         let now = Instant::now();
         let all: Vec<Rc<Hosted>> = self.rooms.borrow().values().cloned().collect();
         for hosted in all {
             let lease = self.leases.borrow().get(hosted.room.as_str()).cloned();
             if has_new_epoch {
-                hosted.written.set(0);
+                hosted.forget_offsets(now);
             }
             // A read that has begun before the last write of this node does not show the entry of that write.
             if lease.is_some() || owners.end.offset >= hosted.written.get() {
@@ -109,14 +115,15 @@ impl Cluster {
             }
             self.turn_of(conference, &hosted, now);
         }
+        Ok(())
     }
 
-    /// Reads the owners now, if no read is under way, and waits for the read.
-    pub(super) async fn read_now(self: &Rc<Self>, conference: &Rc<Conference>) {
-        if !self.is_reading.replace(true) {
-            self.read(conference).await;
-            self.is_reading.set(false);
-        }
+    /// Reads the owners and the nodes now.
+    ///
+    /// Errors: those of the engine.
+    pub(super) async fn read_now(self: &Rc<Self>, conference: &Rc<Conference>) -> Result<(), Error> {
+        let _reading = self.reading.lock().await;
+        self.read(conference).await
     }
 
     /// Runs the turn of one room.

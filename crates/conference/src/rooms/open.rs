@@ -116,6 +116,13 @@ impl Rooms {
         }
     }
 
+    /// Checks that this holder may open one more room.
+    ///
+    /// Errors: [`Code::TooMany`].
+    pub(crate) fn check_free(&self, holder: Holder) -> Result<(), Error> {
+        self.shared.check_free(holder)
+    }
+
     /// Returns true if the room is open on this shard.
     pub(crate) fn contains(&self, name: &RoomName) -> bool {
         self.rooms.borrow().contains_key(name)

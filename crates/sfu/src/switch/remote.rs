@@ -14,7 +14,6 @@ use str0m::{
 };
 
 use super::{
-    lines::SCREEN_SUFFIX,
     member::{Media, WantedTrack},
     rewriter::Packet,
     source::{Role, Source},
@@ -89,7 +88,7 @@ impl Remotes {
             tracks.map(move |(at, (_, track))| WantedTrack {
                 kind: track.kind,
                 source: Source { member: member.id, track: at },
-                name: if track.is_screen { format!("{}{SCREEN_SUFFIX}", member.name) } else { member.name.to_string() },
+                name: track.stream_name(&member.name),
             })
         })
     }
