@@ -100,6 +100,7 @@ fuzz_target!(|steps: Vec<Step<'_>>| {
                     is_audio: handle % 3 == 0,
                     is_muted: handle % 5 == 0,
                     is_participant: handle % 7 == 0,
+                    is_screen: false,
                     layers: 3,
                 };
                 link.set_tracks((0..u32::from(count)).map(track), now);

@@ -6,6 +6,7 @@ use std::{
 };
 
 use millrace_protocol::{Code, Error};
+use millrace_room::Muted;
 use millrace_transport::{
     Admission, Shard,
     access::{Caller, unix_s},
@@ -17,6 +18,7 @@ use tokio::{
 };
 
 use crate::{
+    cluster::Cluster,
     media::Media,
     rooms::{RoomName, Rooms, Shared},
     turn::{IceServer, Offer},
@@ -35,6 +37,8 @@ pub struct Conference {
     pub(crate) rooms: Rooms,
     /// SFU of the shard, and the owners of its members.
     pub(crate) media: Media,
+    /// Rooms over several nodes; `None`: each room is on one node.
+    cluster: Option<Rc<Cluster>>,
     turn: Option<Arc<Offer>>,
     /// Peers of data channels; empty if the shard has no datagram port.
     pub(crate) data_channels: OnceCell<Rc<RefCell<Peers>>>,
@@ -53,7 +57,10 @@ impl Conference {
         shards: Vec<mpsc::Sender<Question>>,
     ) -> Rc<Self> {
         let (media, data_channels) = Default::default();
-        Rc::new(Self { shard, admission, rooms: Rooms::new(rooms), media, turn, data_channels, shards })
+        let rooms = Rooms::new(rooms);
+        let node = shard.engine.node().filter(|_| rooms.span_nodes());
+        let cluster = Cluster::new(node, shard.id);
+        Rc::new(Self { shard, admission, rooms, media, cluster, turn, data_channels, shards })
     }
 
     /// Answers the questions of other shards about the rooms of this one, until the task is dropped.
@@ -61,6 +68,16 @@ impl Conference {
         while let Some(question) = questions.recv().await {
             question(&self);
         }
+    }
+
+    pub(crate) fn cluster(&self) -> Option<&Rc<Cluster>> {
+        self.cluster.as_ref()
+    }
+
+    /// Returns which media of a participant are muted for the whole room.
+    pub(crate) fn muted_by_host(&self, room: &RoomName, id: &str) -> Muted {
+        let muted = self.cluster().and_then(|cluster| cluster.muted_by_host(room, id));
+        muted.unwrap_or_else(|| self.rooms.muted_by_host(room, id))
     }
 
     /// Runs `question` on the shard that holds a room, and returns its result.

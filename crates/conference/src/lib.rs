@@ -2,6 +2,7 @@
 //!
 //! - [`rooms`]: the rooms API: participants, signals and reports, and the state that rooms publish
 //! - [`media`]: hosting of the SFU and of the mixers; publishers and viewers over WHIP and WHEP
+//! - [`cluster`]: rooms over several nodes
 //! - [`turn`]: hosting of the TURN server, and `POST /v1/turn`
 //!
 //! The state machines are elsewhere (`millrace-room`, `millrace-sfu`, `millrace-turn`). This crate gives them sockets,
@@ -9,6 +10,7 @@
 //!
 //! Read first: [`Conference`], [`ConferenceRoutes`], [`rooms::Rooms`].
 
+pub mod cluster;
 mod conference;
 pub mod media;
 pub mod rooms;

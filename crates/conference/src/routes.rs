@@ -1,4 +1,4 @@
-use std::{future::ready, rc::Rc};
+use std::{future::ready, net::SocketAddr, rc::Rc};
 
 use http::{Method, request::Parts};
 use hyper::body::Incoming;
@@ -54,6 +54,13 @@ impl Routes for ConferenceRoutes {
         let conference = &self.0;
         let algorithm = conference.rooms.congestion_control();
         let sfu = Sfu::new(port.demultiplexer.sender(), port.candidates.clone(), port.peers_max, algorithm);
+        if let Some(cluster) = conference.cluster()
+            && let Some(first) = port.candidates.addresses.first()
+        {
+            let ip = conference.rooms.link_address().unwrap_or(first.ip());
+            sfu.join_cluster(cluster.name().clone(), conference.shard.engine.now_ms());
+            cluster.set_address(SocketAddr::new(ip, first.port()));
+        }
         port.peers.borrow_mut().set_carriers(sfu.clone());
         let _ = conference.data_channels.set(port.peers.clone());
         conference.media.set_sfu(sfu.clone());

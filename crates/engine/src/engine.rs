@@ -100,6 +100,12 @@ pub trait Engine: Send + Sync {
         Answer::now(Ok(NodeAnswers::default()))
     }
 
+    /// Asks one other node and waits for its answer, for at most `wait`. Returns `None` if the node has not answered
+    /// in time, or does not know the question. The rules of [`Engine::ask_nodes`] apply to the question.
+    fn ask_node(&self, _node: &str, _question: &str, _wait: Duration) -> Answer<Result<Option<String>, Error>> {
+        Answer::now(Ok(None))
+    }
+
     /// Sets the function that answers the questions of other nodes.
     fn set_answerer(&self, _answerer: Answerer) {}
 

@@ -27,6 +27,7 @@ mod shares;
 mod shown_url;
 mod smallest;
 mod sqlite;
+mod state_changes;
 
 pub use answer::Answer;
 pub use config::{Config, HistoryConfig, INTERNAL_LOGS};
@@ -40,6 +41,7 @@ pub use open_error::OpenError;
 pub use shares::{HolderCounts, may_take};
 pub use shown_url::shown_url;
 pub use sqlite::SqliteEngine;
+pub use state_changes::{StateChanges, state_changes};
 
 use std::{
     path::Path,

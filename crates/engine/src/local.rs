@@ -149,6 +149,10 @@ impl<D: Deliver> Engine for WithLocal<D> {
         self.engine.ask_nodes(question, wait)
     }
 
+    fn ask_node(&self, node: &str, question: &str, wait: Duration) -> Answer<Result<Option<String>, Error>> {
+        self.engine.ask_node(node, question, wait)
+    }
+
     fn set_answerer(&self, answerer: Answerer) {
         self.engine.set_answerer(answerer);
     }

@@ -1,6 +1,6 @@
 use std::{fmt, time::Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::rate_limiter::RateLimiter;
@@ -14,7 +14,8 @@ const ID_BYTES_MAX: usize = 32;
 /// Id of a participant, never reused in a room. The ids of one room sort in the order in which participants
 /// joined.
 /// Random digits follow the number, so a room that is created again does not repeat the ids of the old one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String")]
 pub struct ParticipantId(pub(crate) String);
 
 impl ParticipantId {
@@ -40,6 +41,14 @@ impl ParticipantId {
     }
 }
 
+impl TryFrom<String> for ParticipantId {
+    type Error = &'static str;
+
+    fn try_from(id: String) -> Result<Self, Self::Error> {
+        Self::parse(&id).ok_or("the id of a participant has 6 to 32 hexadecimal digits")
+    }
+}
+
 impl fmt::Display for ParticipantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -47,7 +56,7 @@ impl fmt::Display for ParticipantId {
 }
 
 /// Role of a participant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     #[default]
@@ -59,7 +68,7 @@ pub enum Role {
 }
 
 /// Kinds of a participant's media that a moderator has muted for all other participants.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Muted {
     pub audio: bool,
     pub video: bool,

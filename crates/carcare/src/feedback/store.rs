@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use millrace_delivery::{PageLimit, Part};
+use millrace_delivery::PageLimit;
 use millrace_driving::Car;
-use millrace_engine::Engine;
+use millrace_engine::{Engine, StateChanges, state_changes};
 use millrace_protocol::{
     ChannelName, Error, Expected, Kind, NewPublication, Position, Publication, Since, session::Policy,
 };
@@ -150,22 +150,10 @@ impl Store {
     pub async fn changes(
         &self,
         state: &ChannelName,
-        mut since: Since,
+        since: Since,
     ) -> Result<(Vec<Publication>, Since, Position), Error> {
-        let mut found = Vec::new();
-        loop {
-            let page = self.engine.page(state, since, Policy::Every, PAGE).await?;
-            let is_last = !matches!(page.part, Part::State { .. }) && !page.has_more();
-            since = match page.next() {
-                Since::Position(at) => Since::StateOr(at),
-                place => place,
-            };
-            let end = page.end;
-            found.extend(page.publications);
-            if is_last {
-                return Ok((found, since, end));
-            }
-        }
+        let StateChanges { publications, next, end, .. } = state_changes(&*self.engine, state, since).await?;
+        Ok((publications, next, end))
     }
 
     /// Returns the records of a car after a position.

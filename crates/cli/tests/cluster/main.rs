@@ -6,6 +6,7 @@
 
 mod balancer;
 mod broker;
+mod cascade;
 mod chaos;
 mod client;
 mod cluster;
@@ -15,6 +16,7 @@ mod judge;
 mod load;
 mod opening;
 mod operators;
+mod peer;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod presence;

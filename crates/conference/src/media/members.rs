@@ -1,12 +1,15 @@
 use std::{
     cell::{OnceCell, RefCell},
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     rc::Rc,
     time::Instant,
 };
 
 use millrace_protocol::{Code, Error};
-use millrace_sfu::switch::{MemberId, Refused, Report, Switch};
+use millrace_sfu::{
+    cascade::{Announcement, NodeId, Roster},
+    switch::{MemberId, Refused, Report, Switch},
+};
 use millrace_transport::limits::{ConnectionSlot, ReaderSlot};
 
 use super::sfu::{SendDatagram, Sfu};
@@ -21,6 +24,15 @@ pub struct Media {
     pub(super) participants: RefCell<HashMap<(RoomName, Box<str>), Participant>>,
     /// WHIP and WHEP sessions, by the secret parts of their URLs.
     pub(super) sessions: RefCell<HashMap<Box<str>, Session>>,
+}
+
+/// Sums over the links to other nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkFigures {
+    pub links: u64,
+    pub bits_per_s: u64,
+    /// Layers of tracks that this node sends.
+    pub layers: u64,
 }
 
 /// Owner of a member of the SFU.
@@ -69,6 +81,38 @@ impl Media {
     /// Runs `work` on the shard's SFU. Returns `None` if the shard has no port for media.
     pub(super) fn with_switch<T>(&self, work: impl FnOnce(&mut Switch, &mut SendDatagram<'_>) -> T) -> Option<T> {
         self.sfu.get().map(|sfu| sfu.with(work))
+    }
+
+    /// Sets the other nodes whose SFUs are known.
+    pub(crate) fn set_nodes(&self, nodes: &[Announcement]) {
+        if let Some(sfu) = self.sfu() {
+            sfu.set_nodes(nodes);
+        }
+    }
+
+    /// Opens the links to these nodes, and keeps them open.
+    pub(crate) fn open_links(&self, nodes: &BTreeSet<NodeId>) {
+        if let Some(sfu) = self.sfu().filter(|_| !nodes.is_empty()) {
+            sfu.open_links(nodes);
+        }
+    }
+
+    /// Sets the nodes and members of a room, as its owner announces them.
+    pub(crate) fn set_roster(&self, room: &RoomName, roster: Roster) {
+        self.with_switch(|switch, send| switch.set_roster(room.as_str(), roster, Instant::now(), send));
+    }
+
+    /// Returns the figures of all links to other nodes.
+    pub(crate) fn link_figures(&self) -> LinkFigures {
+        let sum = |switch: &mut Switch| {
+            let links = switch.mesh()?.links();
+            Some(links.fold(LinkFigures::default(), |sum, (_, link)| LinkFigures {
+                links: sum.links + 1,
+                bits_per_s: sum.bits_per_s + link.bits_per_s(),
+                layers: sum.layers + link.carried_layers() as u64,
+            }))
+        };
+        self.sfu().and_then(|sfu| sum(&mut sfu.switch.borrow_mut())).unwrap_or_default()
     }
 
     /// Returns the member of a participant; `None` if the participant is not connected to the SFU.

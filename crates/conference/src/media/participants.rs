@@ -107,7 +107,7 @@ fn accept_offer(
     if let (Some(admitted), Some(peers), Some(sfu)) = (admitted, conference.data_channels.get(), media.sfu()) {
         sfu.carry(member, peers, admitted);
     }
-    let muted = conference.rooms.muted_by_host(room, id);
+    let muted = conference.muted_by_host(room, id);
     media.with_switch(|switch, send| switch.mute(member, muted, Instant::now(), send));
     media.members.borrow_mut().insert(member, Owner::Participant(room.clone(), id.into()));
     media.participants.borrow_mut().insert(key, Participant { member, origin, link: link.map(Box::from) });
@@ -150,6 +150,15 @@ pub(crate) fn leave(conference: &Rc<Conference>, room: &RoomName, id: &str) {
         media.members.borrow_mut().remove(&member);
         media.with_switch(|switch, send| switch.leave(member, Instant::now(), send));
     }
+}
+
+/// Removes the participants of a room from the SFU that are no longer on this node.
+pub(crate) fn retain(conference: &Rc<Conference>, room: &RoomName, is_here: impl Fn(&str) -> bool) {
+    let participants = conference.media.participants.borrow();
+    let of_room = participants.keys().filter(|(of, _)| of == room);
+    let gone: Vec<Box<str>> = of_room.filter(|(_, id)| !is_here(id)).map(|(_, id)| id.clone()).collect();
+    drop(participants);
+    gone.iter().for_each(|id| leave(conference, room, id));
 }
 
 /// Sets which media of a participant are muted. The SFU stops to forward muted media, and forwards all other media.

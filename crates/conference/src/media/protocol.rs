@@ -2,6 +2,7 @@ use std::{net::SocketAddr, rc::Rc, time::Instant};
 
 use millrace_node::Metrics;
 use millrace_sfu::{
+    cascade::frame::is_frame,
     egress::is_media,
     switch::{Event, MemberId},
 };
@@ -19,10 +20,13 @@ pub struct SfuProtocol {
 
 impl DatagramProtocol for SfuProtocol {
     fn knows(&self, address: &SocketAddr) -> bool {
-        self.sfu.switch.borrow().knows(address)
+        self.sfu.switch.borrow().knows(address) || self.sfu.is_node(address)
     }
 
     fn handle_datagram(&self, now: Instant, from: SocketAddr, datagram: &[u8]) -> Verdict {
+        if self.sfu.handle_link_datagram(now, from, datagram) {
+            return Verdict::Valid;
+        }
         match self.sfu.run(|switch, send| switch.handle_datagram(now, from, datagram, send)) {
             true => Verdict::Valid,
             false => Verdict::Unclaimed,
@@ -31,16 +35,16 @@ impl DatagramProtocol for SfuProtocol {
 
     /// Media are forwarded before anything else is handled.
     fn is_urgent(&self, datagram: &[u8]) -> bool {
-        is_media(datagram)
+        is_media(datagram) || is_frame(datagram)
     }
 
     fn timeout(&self) -> Option<Instant> {
-        self.sfu.switch.borrow().timeout()
+        self.sfu.timeout()
     }
 
     fn handle_timeouts(&self, now: Instant) {
         if self.timeout().is_some_and(|timeout| timeout <= now) {
-            self.sfu.run(|switch, send| switch.handle_timeouts(now, send));
+            self.sfu.handle_timeouts(now);
         }
     }
 
@@ -50,8 +54,16 @@ impl DatagramProtocol for SfuProtocol {
                 Event::Connected(_) => {}
                 Event::Offer(member, sdp) => offer(&self.conference, member, &sdp),
                 Event::Left { id, panicked } => self.left(id, panicked),
-                // No node has links yet.
-                Event::LinkLost(..) | Event::LinkUnused(_) => {}
+                Event::LinkLost(node, refused) => {
+                    let reason = refused.map_or_else(|| "silent".to_owned(), |refused| refused.to_string());
+                    tracing::info!(node = node.as_str(), reason, "link to another node lost");
+                    self.sfu.close_link(&node);
+                }
+                Event::LinkUnused(node) => {
+                    if !self.conference.cluster().is_some_and(|cluster| cluster.needs(&node)) {
+                        self.sfu.close_link(&node);
+                    }
+                }
             }
         }
     }

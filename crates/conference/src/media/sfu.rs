@@ -1,7 +1,14 @@
-use std::{cell::RefCell, collections::HashMap, net::SocketAddr, rc::Rc, time::Instant};
+use std::{
+    cell::RefCell,
+    collections::{BTreeSet, HashMap},
+    net::SocketAddr,
+    rc::Rc,
+    time::Instant,
+};
 
 use millrace_rtc::{Candidates, Event as DataEvent, Lane};
 use millrace_sfu::{
+    cascade::{Announcement, NodeId},
     congestion::Algorithm,
     switch::{Event, MemberId, Switch},
 };
@@ -9,6 +16,8 @@ use millrace_transport::{
     data_channel::{AdmittedSession, PeerId, Peers, SessionCarrier, SessionCarriers},
     datagram::DatagramSender,
 };
+
+use super::links::Links;
 
 /// Maximum number of participants in one room that send or receive media.
 const ROOM_MEMBERS_MAX: usize = 1000;
@@ -20,6 +29,8 @@ pub type SendDatagram<'a> = dyn FnMut(SocketAddr, Vec<u8>) + 'a;
 pub struct Sfu {
     pub(super) switch: RefCell<Switch>,
     sender: Rc<DatagramSender>,
+    /// Links to other nodes; `None`: each room is on one node.
+    links: RefCell<Option<Links>>,
     /// Sessions whose data channels share the connection of a participant.
     sessions: RefCell<HashMap<MemberId, PeerId>>,
 }
@@ -34,7 +45,67 @@ impl Sfu {
         let mut switch = Switch::new(candidates, members_max, ROOM_MEMBERS_MAX);
         switch.set_congestion_control(congestion_control);
         let switch = RefCell::new(switch);
-        Rc::new(Self { switch, sender, sessions: RefCell::default() })
+        Rc::new(Self { switch, sender, links: RefCell::default(), sessions: RefCell::default() })
+    }
+
+    /// Lets the rooms of this SFU cross to other nodes. Call it before the first member joins. `unix_ms`: current time
+    /// in milliseconds since 1970.
+    pub fn join_cluster(&self, name: NodeId, unix_ms: u64) {
+        self.switch.borrow_mut().set_cascade(name.clone(), unix_ms, Instant::now());
+        *self.links.borrow_mut() = Some(Links::new(name));
+    }
+
+    /// Replaces the known nodes by those that are live.
+    pub fn set_nodes(&self, nodes: &[Announcement]) {
+        self.with_links(|links| links.set_nodes(nodes, Instant::now()));
+    }
+
+    /// Opens the links to these nodes, and keeps them open.
+    pub fn open_links(&self, nodes: &BTreeSet<NodeId>) {
+        self.with_links(|links| links.open(nodes, Instant::now()));
+    }
+
+    pub fn close_link(&self, node: &NodeId) {
+        self.with_links(|links| links.close(node));
+        self.with(|switch, send| switch.remove_link(node, Instant::now(), send));
+    }
+
+    fn with_links(&self, work: impl FnOnce(&mut Links)) {
+        if let Some(links) = &mut *self.links.borrow_mut() {
+            work(links);
+        }
+        self.with(|_, _| ());
+    }
+
+    /// Returns true if this address belongs to another node.
+    pub(super) fn is_node(&self, address: &SocketAddr) -> bool {
+        self.links.borrow().as_ref().is_some_and(|links| links.knows(address))
+    }
+
+    /// Handles a datagram of a link. Returns false if it belongs to no link.
+    pub(super) fn handle_link_datagram(&self, now: Instant, from: SocketAddr, datagram: &[u8]) -> bool {
+        let received = match &mut *self.links.borrow_mut() {
+            Some(links) if links.claims(&from, datagram) => links.handle_datagram(from, datagram, now),
+            _ => return false,
+        };
+        self.run(|switch, send| {
+            if let Some((node, frame)) = received {
+                switch.handle_link_frame(&node, &frame, now, send);
+            }
+        });
+        true
+    }
+
+    pub(super) fn timeout(&self) -> Option<Instant> {
+        let links = self.links.borrow().as_ref().and_then(Links::timeout);
+        self.switch.borrow().timeout().into_iter().chain(links).min()
+    }
+
+    pub(super) fn handle_timeouts(&self, now: Instant) {
+        if let Some(links) = &mut *self.links.borrow_mut() {
+            links.handle_timeout(now);
+        }
+        self.run(|switch, send| switch.handle_timeouts(now, send));
     }
 
     /// Runs `work` on the SFU. Its datagrams leave with the next turn of the port at the latest.
@@ -46,7 +117,13 @@ impl Sfu {
 
     /// Runs `work` on the SFU during a turn of the port.
     pub(super) fn run<T>(&self, work: impl FnOnce(&mut Switch, &mut SendDatagram<'_>) -> T) -> T {
-        work(&mut self.switch.borrow_mut(), &mut |to, datagram| self.sender.send(to, datagram))
+        let mut switch = self.switch.borrow_mut();
+        let mut send = |to, datagram| self.sender.send(to, datagram);
+        let result = work(&mut switch, &mut send);
+        if let Some(links) = &mut *self.links.borrow_mut() {
+            links.pump(&mut switch, &mut send);
+        }
+        result
     }
 
     pub fn poll_event(&self) -> Option<Event> {

@@ -11,9 +11,13 @@ use super::{
 use crate::{Conference, media};
 
 /// Applies the pending changes of a room: publishes a changed state, deletes that of a room that has ended, and
-/// notifies the SFU. Returns the pending
-/// publication of the state, if the state has changed.
+/// notifies the SFU and the other nodes of the room. Returns the pending publication of the state, if the state has
+/// changed.
 pub fn apply(conference: &Rc<Conference>, name: &RoomName) -> Option<Published> {
+    // A node whose lease has ended, for example because its process was suspended, publishes nothing more.
+    if conference.cluster().is_some_and(|cluster| !cluster.owns(name)) {
+        return None;
+    }
     let Changes { holder, state, has_ended, outputs } = conference.rooms.take_changes(name)?;
     let published = state.map(|state| publish_state(conference, holder, name, Some(&state)));
     if has_ended {
@@ -26,6 +30,9 @@ pub fn apply(conference: &Rc<Conference>, name: &RoomName) -> Option<Published> 
             // A participant joins the SFU by its first offer. That of a reloaded page replaces the connection.
             Output::Joined(_) | Output::Resumed(_) | Output::State => {}
         }
+    }
+    if let Some(cluster) = conference.cluster() {
+        cluster.send_changes(conference, name);
     }
     published
 }

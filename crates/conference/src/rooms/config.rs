@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use millrace_room as room;
 use millrace_sfu::congestion::Algorithm;
@@ -19,6 +19,10 @@ pub struct Config {
     pub mixers_max: usize,
     /// Congestion control of the media that the SFU sends.
     pub congestion_control: Algorithm,
+    /// Whether a room may have participants on several nodes that share an engine.
+    pub over_nodes: bool,
+    /// IP address at which other nodes reach the media port of this node. Empty: the first address of the port.
+    pub link_address: String,
     /// Silent peer timeout: a participant that sends no report or signal for this time is removed.
     #[serde(with = "humantime_serde")]
     pub silence_max: Duration,
@@ -44,6 +48,8 @@ impl Default for Config {
             children_max,
             mixers_max: 0,
             congestion_control: Algorithm::default(),
+            over_nodes: true,
+            link_address: String::new(),
             silence_max: silent_timeout,
             away_max: away_timeout,
             signals_per_s,
@@ -53,6 +59,28 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Checks the limits.
+    ///
+    /// Errors: the name of the setting, and a description of the expected value.
+    pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        if !(1..=1000).contains(&self.participants_max) || !(1..=100).contains(&self.children_max) {
+            return Err(("rooms", "must have `participants_max` from 1 to 1000, and `children_max` from 1 to 100"));
+        }
+        if !self.link_address.is_empty() && self.link_address.parse::<IpAddr>().is_err() {
+            return Err(("rooms.link_address", "must be an IP address such as `10.0.0.5`, or empty"));
+        }
+        if !(Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&self.silence_max) {
+            return Err(("rooms.silence_max", "must be from 1s to 1day"));
+        }
+        if self.away_max > Duration::from_secs(600) {
+            return Err(("rooms.away_max", "must be at most 10m"));
+        }
+        if !(1024..=1 << 20).contains(&self.signal_bytes_max) {
+            return Err(("rooms.signal_bytes_max", "must be from 1024 to 1048576 bytes"));
+        }
+        Ok(())
+    }
+
     pub(super) fn room(&self, has_switch: bool) -> room::Config {
         let Self { participants_max, mesh_max, children_max, silence_max, away_max, signals_per_s, .. } = *self;
         room::Config {

@@ -1,19 +1,15 @@
 //! HTTP API of rooms. Source: docs/reference/protocol.md, "Rooms".
 
-use std::{rc::Rc, time::Instant};
+use std::rc::Rc;
 
 use ::http::{HeaderValue, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
-use millrace_protocol::{Code, Error, Holder, Permission};
+use millrace_protocol::{Code, Error, Permission};
 use millrace_room::{Join, Resume, Role, SWITCH, Topology};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{
-    RoomName, RoomSummary, changes, moderate,
-    publish::{finish_in_background, publish, signal, welcome},
-    report,
-};
+use super::{RoomName, RoomSummary, moderate, report, request::Request};
 use millrace_transport::{
     access::Caller,
     admission::read_body,
@@ -23,7 +19,7 @@ use millrace_transport::{
     route::Endpoint,
 };
 
-use crate::{Conference, media};
+use crate::{Conference, cluster};
 
 /// Header with the participant's secret, which proves its identity.
 const SECRET: &str = "millrace-participant";
@@ -178,13 +174,7 @@ async fn list(conference: &Rc<Conference>, caller: &Caller) -> Result<Response, 
 }
 
 async fn show(conference: &Rc<Conference>, room: RoomName) -> Result<Response, Error> {
-    let name = room.clone();
-    let question = move |conference: Rc<Conference>| async move {
-        // Not an error: a page requests a room before the room exists, and browsers log every 404.
-        let none = || json!({ "version": 0, "participants": [], "reports": {}, "switch": [] });
-        Ok(conference.room(&name).unwrap_or_else(none))
-    };
-    Ok(json_answer(conference.ask(&room, question).await?.to_string()))
+    Ok(json_answer(conference.request(&room, Request::Show).await?.to_string()))
 }
 
 async fn join(
@@ -214,9 +204,8 @@ async fn join(
         random: next,
     });
     let join = Join { name, topology, role, since_ms, random: [id, secret, ticket], client_id: holder, subject };
-    let (room_name, moderate) = (room.clone(), room.moderate());
-    let mut joined = conference.ask(&room, move |conference| enter(conference, room_name, join, resume)).await?;
-    if caller.may(Permission::Publish, &moderate).is_ok() {
+    let mut joined = conference.request(&room, Request::Join { join, resume }).await?;
+    if caller.may(Permission::Publish, &room.moderate()).is_ok() {
         joined["moderates"] = json!(if caller.anonymous { "as_host" } else { "always" });
     }
     joined["ice_servers"] = json!(conference.ice_servers(caller));
@@ -230,63 +219,8 @@ async fn join(
     Ok(response)
 }
 
-/// Adds a participant to a room, or returns a seat to it. Runs on the room's own shard.
-async fn enter(conference: Rc<Conference>, room: RoomName, join: Join, resume: Option<Resume>) -> Result<Value, Error> {
-    // Messages published from now on have later positions than these.
-    let chat = conference.shard.engine.newest(&room.chat()).await?.top;
-    let data = conference.shard.engine.newest(&room.data()).await?.top;
-    let holder = Holder::new(join.client_id);
-    let now = Instant::now();
-    let resumed = resume.and_then(|resume| conference.rooms.with(&room, |room| room.resume(now, &resume)).ok());
-    let is_resumed = resumed.is_some();
-    let joined = match resumed {
-        Some(joined) => joined,
-        None => conference.rooms.join(&room, join, conference.media.has_sfu(), &chat)?,
-    };
-    let chat_since = conference.rooms.chat_since(&room).unwrap_or(chat);
-    let id = joined.id.as_str();
-    let inbox = signal(&conference, holder, &room, "server", id, welcome(), None);
-    let state = conference.rooms.with(&room, |room| Ok(room.state()))?;
-    let published = changes::apply(&conference, &room);
-    let at = async {
-        let inbox = inbox.await?;
-        let state =
-            published.ok_or_else(|| Error::new(Code::Internal, "a join did not change the state of the room"))?.await?;
-        Ok::<_, Error>([(room.state(), state), (room.inbox(id), inbox), (room.chat(), chat), (room.data(), data)])
-    };
-    match at.await {
-        Ok(positions) => {
-            let positions = positions.map(|(channel, at)| (channel.to_string(), at.to_string().into()));
-            let mut answer = json!({
-                "participant": id, "secret": joined.secret, "ticket": joined.ticket, "state": state,
-                "positions": Map::from_iter(positions), "chat_since": chat_since.to_string(),
-            });
-            if is_resumed {
-                answer["resumed"] = true.into();
-            }
-            Ok(answer)
-        }
-        Err(error) => {
-            // The participant was never announced, so remove it again.
-            let _ = conference.rooms.with(&room, |room| {
-                room.leave(Instant::now(), id);
-                Ok(())
-            });
-            if let Some(published) = changes::apply(&conference, &room) {
-                finish_in_background(published);
-            }
-            Err(error)
-        }
-    }
-}
-
 async fn away(conference: &Rc<Conference>, room: RoomName, id: String, secret: String) -> Result<Response, Error> {
-    let name = room.clone();
-    let question = move |conference: Rc<Conference>| async move {
-        conference.rooms.with(&name, |room| room.set_away(Instant::now(), &id, &secret))?;
-        changes::apply_and_wait(&conference, &name).await
-    };
-    conference.ask(&room, question).await.map(|()| no_content())
+    conference.request(&room, Request::Away { id, secret }).await.map(|_| no_content())
 }
 
 async fn signals(
@@ -312,18 +246,15 @@ async fn signals(
     if ["description", "candidate", "bye"].iter().filter(|kind| fields.contains_key(**kind)).count() != 1 {
         return Err(Error::new(Code::BadRequest, "a signal needs exactly one of `description`, `candidate` and `bye`"));
     }
+    let holder = caller.holder.number();
+    if to != SWITCH {
+        let request = Request::Signal { from, to, secret, fields, holder, key };
+        return conference.request(&room, request).await.map(|_| no_content());
+    }
+    let admitted = fields.contains_key("description").then(|| admit_session(conference, parts, caller)).flatten();
     let name = room.clone();
-    let admitted = (to == SWITCH && fields.contains_key("description"))
-        .then(|| admit_session(conference, parts, caller))
-        .flatten();
-    let holder = caller.holder;
     let question = move |conference: Rc<Conference>| async move {
-        conference.rooms.with(&name, |room| room.check_signal(Instant::now(), &from, &secret, &to))?;
-        if to == SWITCH {
-            media::handle_signal(&conference, &name, &from, fields, admitted);
-            return Ok(());
-        }
-        signal(&conference, holder, &name, &from, &to, fields, key).await.map(drop)
+        cluster::signal_switch(&conference, &name, (from, secret), fields, admitted).await
     };
     conference.ask(&room, question).await.map(|()| no_content())
 }
@@ -350,20 +281,10 @@ async fn reports(
     report::check(&figures)?;
     let name = room.clone();
     let question = move |conference: Rc<Conference>| async move {
-        conference.rooms.with(&name, |room| room.report(Instant::now(), &from, &secret, figures.clone()))?;
-        // Record for the room's reports channel: the participant's own report beside the SFU's report on it.
-        let record = json!({ "participant": from, "report": figures, "switch": conference.media.report(&name, &from) });
-        finish_in_background(publish(
-            &conference,
-            conference.rooms.holder(&name),
-            &name.reports(),
-            &record,
-            None,
-            None,
-        ));
-        changes::apply_and_wait(&conference, &name).await
+        let switch = json!(conference.media.report(&name, &from));
+        cluster::route(&conference, &name, Request::Report { from, secret, figures, switch }).await
     };
-    conference.ask(&room, question).await.map(|()| no_content())
+    conference.ask(&room, question).await.map(|_| no_content())
 }
 
 /// Checks that the caller may join a room. A caller that may publish to the chat may join; a caller that may only

@@ -13,6 +13,8 @@
 //! - [`list`]: the rooms of a shard, for lists
 //! - [`moderate`]: the requests of moderators
 //! - [`report`]: the checks of participants' reports
+//! - [`request`], [`perform`]: requests after the checks of permissions, and their effects on the node that owns the
+//!   room
 //!
 //! Source: docs/reference/rooms.md; docs/reference/protocol.md, "Rooms".
 
@@ -23,16 +25,20 @@ mod list;
 mod moderate;
 mod names;
 mod open;
+mod perform;
 mod publish;
 mod report;
+mod request;
 mod shared;
 
-pub(crate) use changes::tick;
+pub(crate) use changes::{apply, tick};
 pub use config::Config;
 pub(crate) use http::{ENDPOINTS, Path, answer};
 pub use list::RoomSummary;
 pub use names::RoomName;
 pub use open::Rooms;
-pub(crate) use publish::signal_from_switch;
+pub(crate) use perform::perform;
+pub(crate) use publish::{finish_in_background, signal_from_switch};
+pub(crate) use request::Request;
 pub(crate) use shared::MixerSlot;
 pub use shared::Shared;

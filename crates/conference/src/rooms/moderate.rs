@@ -1,12 +1,11 @@
 //! Requests of moderators: mute, remove, lock. A caller moderates with `publish` on the channel `moderate` of a room.
 //! Without a token every client has this permission, so then only the host of the room moderates.
 
-use std::{rc::Rc, time::Instant};
+use std::rc::Rc;
 
 use ::http::request::Parts;
 use hyper::body::Incoming;
 use millrace_protocol::{Code, Error, Permission};
-use millrace_room::{Refused, Room};
 use millrace_transport::{
     access::Caller,
     http::{Response, no_content},
@@ -15,8 +14,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    RoomName, changes,
+    RoomName,
     http::{JOIN_BYTES_MAX, bad_json, read_object, secret},
+    request::{Moderator, Request},
 };
 use crate::Conference;
 
@@ -34,26 +34,12 @@ struct LockRequest {
     locked: bool,
 }
 
-/// A caller that may moderate.
-enum Moderator {
-    ByToken,
-    /// The host, if this secret is the host's.
-    AsHost(String),
-}
-
-impl Moderator {
-    /// Errors: [`Code::Forbidden`] without the permission, or without a token and a secret.
-    fn of(caller: &Caller, room: &RoomName, parts: &Parts) -> Result<Self, Error> {
-        caller.may(Permission::Publish, &room.moderate())?;
-        Ok(if caller.anonymous { Self::AsHost(secret(parts)?) } else { Self::ByToken })
-    }
-
-    fn check(&self, room: &Room) -> Result<(), Refused> {
-        match self {
-            Self::ByToken => Ok(()),
-            Self::AsHost(secret) => room.check_host(secret),
-        }
-    }
+/// Returns the right to moderate of a caller.
+///
+/// Errors: [`Code::Forbidden`](millrace_protocol::Code) without the permission, or without a token and a secret.
+fn moderator(caller: &Caller, room: &RoomName, parts: &Parts) -> Result<Moderator, Error> {
+    caller.may(Permission::Publish, &room.moderate())?;
+    Ok(if caller.anonymous { Moderator::AsHost(secret(parts)?) } else { Moderator::ByToken })
 }
 
 pub(super) async fn mute(
@@ -64,17 +50,13 @@ pub(super) async fn mute(
     room: RoomName,
     id: String,
 ) -> Result<Response, Error> {
-    let moderator = Moderator::of(caller, &room, parts)?;
+    let by = moderator(caller, &room, parts)?;
     let asked = read_object(conference, parts, body, JOIN_BYTES_MAX).await?;
     let MuteRequest { audio, video } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
     if audio.or(video).is_none() {
         return Err(Error::new(Code::BadRequest, "a mute needs `audio` or `video`: true mutes, false lifts the mute"));
     }
-    change(conference, room, move |room| {
-        moderator.check(room)?;
-        room.mute(&id, audio, video)
-    })
-    .await
+    conference.request(&room, Request::Mute { by, id, audio, video }).await.map(|_| no_content())
 }
 
 pub(super) async fn lock(
@@ -84,15 +66,10 @@ pub(super) async fn lock(
     caller: &Caller,
     room: RoomName,
 ) -> Result<Response, Error> {
-    let moderator = Moderator::of(caller, &room, parts)?;
+    let by = moderator(caller, &room, parts)?;
     let asked = read_object(conference, parts, body, JOIN_BYTES_MAX).await?;
     let LockRequest { locked } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
-    change(conference, room, move |room| {
-        moderator.check(room)?;
-        room.lock(locked);
-        Ok(())
-    })
-    .await
+    conference.request(&room, Request::Lock { by, is_locked: locked }).await.map(|_| no_content())
 }
 
 /// Removes a participant: itself by its own secret, others by a moderator.
@@ -103,37 +80,10 @@ pub(super) async fn remove(
     room: RoomName,
     id: String,
 ) -> Result<Response, Error> {
-    let moderator = Moderator::of(caller, &room, parts);
-    let own = secret(parts);
-    if let (Err(error), Err(_)) = (&own, &moderator) {
+    let (by, own) = (moderator(caller, &room, parts), secret(parts));
+    if let (Err(error), Err(_)) = (&own, &by) {
         return Err(error.clone());
     }
-    change(conference, room, move |room| {
-        let is_own = own.as_ref().map_or(Err(Refused::WrongSecret), |secret| room.check_secret(&id, secret));
-        match (is_own, moderator) {
-            (Ok(()), _) => room.leave(Instant::now(), &id),
-            (Err(Refused::NotFound), _) => return Err(Refused::NotFound),
-            (Err(refused), Err(_)) => return Err(refused),
-            (Err(_), Ok(moderator)) => {
-                moderator.check(room)?;
-                room.remove(Instant::now(), &id)?;
-            }
-        }
-        Ok(())
-    })
-    .await
-}
-
-/// Changes a room on its own shard, and waits until the new state is published.
-async fn change(
-    conference: &Rc<Conference>,
-    room: RoomName,
-    work: impl FnOnce(&mut Room) -> Result<(), Refused> + Send + 'static,
-) -> Result<Response, Error> {
-    let name = room.clone();
-    let question = move |conference: Rc<Conference>| async move {
-        conference.rooms.with(&name, work)?;
-        changes::apply_and_wait(&conference, &name).await
-    };
-    conference.ask(&room, question).await.map(|()| no_content())
+    let request = Request::Remove { id, secret: own.ok(), by: by.ok() };
+    conference.request(&room, request).await.map(|_| no_content())
 }

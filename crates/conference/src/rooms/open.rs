@@ -1,16 +1,18 @@
 use std::{
     cell::RefCell,
     collections::{HashMap, hash_map::Entry},
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use millrace_protocol::{Code, Error, Holder, Position};
-use millrace_room::{Join, Joined, Muted, Output, Refused, Room, Topology};
+use millrace_room::{Announced, Join, Joined, Muted, Output, Refused, Room, Topology};
 use millrace_sfu::congestion::Algorithm;
 use serde_json::Value;
 
 use super::{Config, MixerSlot, RoomName, Shared};
+use crate::cluster::Outline;
 
 /// Rooms of one shard.
 pub struct Rooms {
@@ -41,6 +43,16 @@ pub(super) struct Changes {
 impl Rooms {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared, rooms: RefCell::default() }
+    }
+
+    /// Returns whether rooms may have participants on several nodes.
+    pub(crate) fn span_nodes(&self) -> bool {
+        self.shared.config.over_nodes && self.shared.config.rooms_max > 0
+    }
+
+    /// Returns the IP address at which other nodes reach the SFUs of this node, if it is configured.
+    pub(crate) fn link_address(&self) -> Option<IpAddr> {
+        self.shared.config.link_address.parse().ok()
     }
 
     /// Returns the congestion control algorithm of the media that the SFU sends.
@@ -101,6 +113,67 @@ impl Rooms {
         match self.rooms.borrow_mut().get_mut(name) {
             Some(open) => work(&mut open.room).map_err(refused),
             None => Err(Error::new(Code::NotFound, "this room has no participants")),
+        }
+    }
+
+    /// Checks that this holder may open one more room.
+    ///
+    /// Errors: [`Code::TooMany`].
+    pub(crate) fn check_free(&self, holder: Holder) -> Result<(), Error> {
+        self.shared.check_free(holder)
+    }
+
+    /// Returns true if the room is open on this shard.
+    pub(crate) fn contains(&self, name: &RoomName) -> bool {
+        self.rooms.borrow().contains_key(name)
+    }
+
+    /// Returns what outlives the owner of a room.
+    pub(crate) fn outline(&self, name: &RoomName) -> Option<Outline> {
+        let rooms = self.rooms.borrow();
+        let Open { room, chat_since, .. } = rooms.get(name)?;
+        let (topology, is_locked) = (room.created_topology(), room.is_locked());
+        Some(Outline { topology, is_locked, chat_since: chat_since.to_string() })
+    }
+
+    /// Returns a participant as it is announced to its node.
+    pub(crate) fn announce(&self, name: &RoomName, id: &str) -> Option<Announced> {
+        self.rooms.borrow().get(name)?.room.announce(id).ok()
+    }
+
+    /// Continues a room of an earlier owner with these participants. `unix_ms`: current time in milliseconds since
+    /// 1970. The caller must apply the changes.
+    ///
+    /// Errors: [`Code::TooMany`] rooms, and those of [`Room::restore`].
+    pub(crate) fn adopt(
+        &self,
+        name: &RoomName,
+        outline: &Outline,
+        (has_switch, unix_ms): (bool, u64),
+        seats: Vec<Announced>,
+    ) -> Result<(), Error> {
+        let Some(first) = seats.first() else { return Ok(()) };
+        let (shared, now) = (&self.shared, Instant::now());
+        let mut rooms = self.rooms.borrow_mut();
+        let open = match rooms.entry(name.clone()) {
+            Entry::Occupied(open) => open.into_mut(),
+            Entry::Vacant(entry) => {
+                let mut room = Room::new(shared.config.room(has_switch), Some(outline.topology)).map_err(refused)?;
+                room.continue_versions(unix_ms);
+                room.lock(outline.is_locked);
+                let (holder, chat_since) = (Holder::new(first.client_id), outline.chat_since.parse()?);
+                shared.open(holder)?;
+                tracing::info!(room = name.as_str(), "room taken over");
+                entry.insert(Open { room, holder, chat_since })
+            }
+        };
+        seats.into_iter().try_for_each(|seat| open.room.restore(now, seat)).map_err(refused)
+    }
+
+    /// Forgets a room whose owner is another node from now on. Its published state stays.
+    pub(crate) fn surrender(&self, name: &RoomName) {
+        if let Some(Open { holder, .. }) = self.rooms.borrow_mut().remove(name) {
+            self.shared.close(holder);
         }
     }
 

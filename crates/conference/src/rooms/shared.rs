@@ -38,13 +38,28 @@ impl Shared {
     ///
     /// Errors: [`Code::TooMany`].
     pub(super) fn open(&self, holder: Holder) -> Result<(), Error> {
-        let (max, used) = (self.config.rooms_max, self.count.fetch_add(1, Relaxed));
+        let used = self.count.fetch_add(1, Relaxed);
+        let checked = self.check(holder, used);
+        match checked {
+            Ok(()) => self.held.take(holder),
+            Err(_) => drop(self.count.fetch_sub(1, Relaxed)),
+        }
+        checked
+    }
+
+    /// Checks that this holder may open one more room.
+    ///
+    /// Errors: [`Code::TooMany`].
+    pub(super) fn check_free(&self, holder: Holder) -> Result<(), Error> {
+        self.check(holder, self.count.load(Relaxed))
+    }
+
+    fn check(&self, holder: Holder, used: usize) -> Result<(), Error> {
+        let max = self.config.rooms_max;
         let free = max.saturating_sub(used);
         if may_take(max, free, || self.held.of(holder)) {
-            self.held.take(holder);
             return Ok(());
         }
-        self.count.fetch_sub(1, Relaxed);
         Err(Error::new(
             Code::TooMany,
             match free {

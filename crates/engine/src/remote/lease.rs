@@ -49,7 +49,13 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
     pub async fn ask_nodes(&self, question: &str, wait: Duration) -> Result<NodeAnswers, BrokerError> {
         let mut others: HashSet<String> = self.renew().await?.nodes.into_iter().collect();
         others.remove(&self.node);
-        self.local.questions.ask(&self.broker, &self.node, others, question, wait).await
+        self.local.questions.ask(&self.broker, &self.node, (None, others), question, wait).await
+    }
+
+    pub async fn ask_node(&self, to: String, question: &str, wait: Duration) -> Result<Option<String>, BrokerError> {
+        let asked = (Some(to.as_str()), HashSet::from([to.clone()]));
+        let mut answers = self.local.questions.ask(&self.broker, &self.node, asked, question, wait).await?;
+        Ok(answers.answers.pop().map(|answer| answer.text))
     }
 
     pub async fn keep_lease(self: Arc<Self>) {

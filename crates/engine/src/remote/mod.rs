@@ -197,6 +197,10 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
     }
 }
 
+fn too_long() -> Error {
+    Error::new(Code::TooLarge, format!("a question to other nodes has at most {TEXT_BYTES_MAX} bytes"))
+}
+
 impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
     fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
         let bounds = self.shared.bounds(channel);
@@ -275,13 +279,23 @@ impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
 
     fn ask_nodes(&self, question: &str, wait: Duration) -> Answer<Result<NodeAnswers, Error>> {
         if question.len() > TEXT_BYTES_MAX {
-            let detail = format!("a question to the other nodes has at most {TEXT_BYTES_MAX} bytes");
-            return Answer::now(Err(Error::new(Code::TooLarge, detail)));
+            return Answer::now(Err(too_long()));
         }
         let question = question.to_owned();
         self.ask_longer(wait, move |shared| {
             let question = question.clone();
             async move { shared.ask_nodes(&question, wait).await }
+        })
+    }
+
+    fn ask_node(&self, node: &str, question: &str, wait: Duration) -> Answer<Result<Option<String>, Error>> {
+        if question.len() > TEXT_BYTES_MAX {
+            return Answer::now(Err(too_long()));
+        }
+        let (node, question) = (node.to_owned(), question.to_owned());
+        self.ask_longer(wait, move |shared| {
+            let (node, question) = (node.clone(), question.clone());
+            async move { shared.ask_node(node, &question, wait).await }
         })
     }
 

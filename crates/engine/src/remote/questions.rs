@@ -29,7 +29,7 @@ pub(super) const TEXT_BYTES_MAX: usize = 768 * 1024;
 /// Questions and answers between the nodes of a cluster.
 ///
 /// ```text
-/// ask NUMBER NODE QUESTION    to all nodes; answers go to NODE
+/// ask NUMBER NODE QUESTION    to all nodes, or to one; answers go to NODE
 /// say NUMBER NODE ANSWER      to the node that asked, from NODE
 /// ```
 ///
@@ -120,13 +120,13 @@ impl Questions {
         answerer(text).await
     }
 
-    /// Asks all nodes and collects their answers. Waits for `nodes`, the other nodes that have a lease, for at most
-    /// `wait`.
+    /// Asks all nodes, or the node `to`, and collects the answers. Waits for `nodes`, the other nodes that were asked
+    /// and have a lease, for at most `wait`.
     pub async fn ask(
         &self,
         broker: &impl Broker,
         node: &str,
-        mut nodes: HashSet<String>,
+        (to, mut nodes): (Option<&str>, HashSet<String>),
         text: &str,
         wait: Duration,
     ) -> Result<NodeAnswers, BrokerError> {
@@ -139,7 +139,7 @@ impl Questions {
         lock(&self.asked).insert(number, sender);
         let _forget = Forget(self, number);
         let began = Instant::now();
-        broker.send(None, &format!("ask {number} {node} {text}")).await?;
+        broker.send(to, &format!("ask {number} {node} {text}")).await?;
         let all = async {
             while !nodes.is_empty()
                 && let Some((node, text)) = incoming.recv().await

@@ -304,6 +304,13 @@ fn questions_reach_every_live_node_and_name_the_missing() {
         assert!(begin.elapsed() < Duration::from_secs(3));
         let long = wait(one.engine.ask_nodes(&"x".repeat(1 << 20), Duration::from_secs(1)));
         assert_eq!(long.unwrap_err().code, Code::TooLarge);
+        let ask_one = |node: &str, question: &str, wait_ms| {
+            wait(one.engine.ask_node(node, question, Duration::from_millis(wait_ms))).unwrap()
+        };
+        assert_eq!(ask_one(&names[1], "{x}", 5000), Some("two {x}".into()));
+        assert_eq!(ask_one(&names[2], &question, 5000), Some(format!("three {question}")));
+        assert_eq!(ask_one(&names[2], "{unknown}", 200), None);
+        assert_eq!(ask_one("ab", "{x}", 200), None, "there is no such node");
         three.engine.close();
         let NodeAnswers { answers, missing } = ask("{x}", 5000);
         assert_eq!((answers.len(), missing.len()), (1, 0), "a node that has ended is not asked");

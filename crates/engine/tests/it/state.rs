@@ -7,7 +7,7 @@ use std::{
 };
 
 use millrace_delivery::{Page, PageLimit, Part};
-use millrace_engine::{Config, HistoryConfig};
+use millrace_engine::{Config, HistoryConfig, state_changes};
 use millrace_protocol::{Code, Epoch, Error, Expected, NewPublication, Position, Publication, Since, session::Policy};
 
 use crate::{
@@ -113,6 +113,37 @@ fn deletion_removes_a_key() {
         assert_eq!(state(world, "s/a", LIMIT).len(), 2);
         world.append("s/a", deletion("never there"));
         assert_eq!(state(world, "s/a", LIMIT).len(), 2);
+    });
+}
+
+#[test]
+fn changes_follow_the_last_read_of_a_state() {
+    on_every_engine(config(), |world| {
+        let read = |since| wait(state_changes(&*world.engine, &channel("s/a"), since)).unwrap();
+        let (mut map, mut since) = (Map::new(), Since::State);
+        let mut follow = |is_whole| {
+            let changes = read(since);
+            assert_eq!(changes.is_whole, is_whole, "{changes:?}");
+            if is_whole {
+                map.clear();
+            }
+            changes.publications.iter().for_each(|publication| apply(&mut map, publication));
+            since = changes.next;
+            (changes.publications.len(), map.clone())
+        };
+        world.append("s/a", keyed("a", "1"));
+        assert_eq!(follow(true).0, 1);
+        world.append("s/a", keyed("b", "1"));
+        assert_eq!(follow(false).0, 1);
+        assert_eq!(follow(false).0, 0);
+        world.append("s/a", deletion("a"));
+        assert_eq!(follow(false), (1, Map::from([("b".into(), "1".into())])));
+        // The log, which holds three publications, no longer reaches back.
+        world.append("s/a", deletion("b"));
+        for i in 0..5 {
+            world.append("s/a", keyed("c", &i.to_string()));
+        }
+        assert_eq!(follow(true), (1, Map::from([("c".into(), "4".into())])));
     });
 }
 

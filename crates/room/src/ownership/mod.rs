@@ -18,13 +18,13 @@ use std::{
 };
 
 /// Interval at which the owner renews its lease.
-pub const RENEW_INTERVAL: Duration = Duration::from_secs(1);
+pub const RENEW_INTERVAL: Duration = Duration::from_millis(500);
 /// Time after the begin of the last successful write for which the owner acts as owner.
-pub const OWNER_TIMEOUT: Duration = Duration::from_secs(4);
+pub const OWNER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Time without a change of the entry after which another node takes over.
-pub const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
+pub const LEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time after which a write without an answer is attempted again. Its answer is then ignored.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Entry of a room, as a node reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]

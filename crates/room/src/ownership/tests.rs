@@ -213,7 +213,7 @@ fn dead_owner_is_replaced_after_its_lease() {
     world.run(Duration::from_secs(1));
     assert_eq!(world.owner(), Some(0));
     world.nodes[0].is_cut = true;
-    world.run(OWNER_TIMEOUT - Duration::from_secs(1) - 2 * STEP);
+    world.run(OWNER_TIMEOUT - RENEW_INTERVAL - 2 * STEP);
     let cut_at = world.now;
     assert_eq!(world.owner(), Some(0), "it does not know yet");
     world.run(Duration::from_secs(3));

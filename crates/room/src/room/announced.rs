@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
 use super::{Output, Room};
@@ -12,7 +13,7 @@ use crate::{
 };
 
 /// A participant that was in the room of another owner, as its node announces it to the new owner.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announced {
     pub id: ParticipantId,
     pub secret: String,
@@ -73,6 +74,15 @@ impl Room {
         self.outputs.push_back(Output::Joined(id));
         self.update_topology(now);
         Ok(())
+    }
+
+    /// Returns the topology with which the room was created, which may be [`super::Topology::Auto`].
+    pub fn created_topology(&self) -> super::Topology {
+        self.topology
+    }
+
+    pub fn is_locked(&self) -> bool {
+        self.is_locked
     }
 
     /// Continues the versions of the room's state after those of an earlier owner. `version`: a number above them, such

@@ -34,7 +34,7 @@ const REMOVED_MAX: usize = 16;
 pub use seat::Resume;
 
 /// Request to join a room.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Join {
     pub name: String,
     /// `None` accepts the topology of the room; a new room then gets [`Topology::Mesh`].

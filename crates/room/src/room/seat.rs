@@ -17,7 +17,7 @@ use std::time::Instant;
 use super::{Config, Joined, Output, Participant, ParticipantId, RateLimiter, Refused, Room, Topology};
 
 /// Request to resume a seat.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Resume {
     pub id: String,
     pub ticket: String,

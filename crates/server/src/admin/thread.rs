@@ -75,7 +75,13 @@ pub fn run(
 ) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     let admin = Rc::new(admin);
-    admin.engine.set_answerer(Arc::new(move |question| jobs.answer_node(question)));
+    let rooms = admin.rooms.clone();
+    let answer = move |question: String| {
+        // Questions about rooms go to their shards.
+        let about_room = millrace_conference::cluster::answer_question(&rooms, &question);
+        about_room.unwrap_or_else(|| jobs.answer_node(question))
+    };
+    admin.engine.set_answerer(Arc::new(answer));
     runtime.block_on(async move {
         let listener = listener.map(TcpListener::from_std).transpose()?;
         if let Some(listener) = listener {

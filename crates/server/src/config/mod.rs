@@ -267,17 +267,8 @@ impl Config {
         if let Err(what) = self.rtc.address(self.server.listen) {
             return bad("rtc.listen", what);
         }
-        if !(1..=1000).contains(&self.rooms.participants_max) || !(1..=100).contains(&self.rooms.children_max) {
-            return bad("rooms", "must have `participants_max` from 1 to 1000, and `children_max` from 1 to 100");
-        }
-        if !(Duration::from_secs(1)..=DAY).contains(&self.rooms.silence_max) {
-            return bad("rooms.silence_max", "must be from 1s to 1day");
-        }
-        if self.rooms.away_max > Duration::from_secs(600) {
-            return bad("rooms.away_max", "must be at most 10m");
-        }
-        if !(1024..=1 << 20).contains(&self.rooms.signal_bytes_max) {
-            return bad("rooms.signal_bytes_max", "must be from 1024 to 1048576 bytes");
+        if let Err((key, what)) = self.rooms.check() {
+            return bad(key, what);
         }
         if let Err((key, what)) = self.turn.check(self.server.listen) {
             return bad(key, what);
@@ -438,8 +429,14 @@ impl Config {
     /// driving feedback.
     fn uses_states(&self) -> bool {
         let (has_feedback, has_push) = (self.carcare.feedback, !self.push.key.as_os_str().is_empty());
-        let has_services = has_feedback || has_push;
+        let has_services = has_feedback || has_push || self.rooms_span_nodes();
         self.keeps_lists() || !self.webhooks.url.is_empty() || !self.mqtt.listen.is_empty() || has_services
+    }
+
+    /// Returns true if a room may have participants on several nodes.
+    fn rooms_span_nodes(&self) -> bool {
+        let is_shared = matches!(millrace_engine::engine_name(&self.engine.url), "redis" | "nats");
+        is_shared && self.rooms.over_nodes && self.rooms.rooms_max > 0
     }
 
     /// Returns true if the nodes keep any list: rosters, and the channels and connections that webhooks report.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use millrace_carcare::CarCare;
-use millrace_conference::{Conference, ConferenceRoutes, Question as RoomQuestion, rooms, turn::Offer};
+use millrace_conference::{Conference, ConferenceRoutes, Question as RoomQuestion, cluster, rooms, turn::Offer};
 use millrace_delivery::Hub;
 use millrace_engine::Engine;
 use millrace_ingest::{Ingest, IngestRoutes, Nmea};
@@ -333,6 +333,7 @@ impl ShardThread {
         let conference =
             Conference::new(shard.clone(), admission.clone(), self.rooms, self.relays, self.room_questions);
         spawn_local(conference.clone().answer_questions(self.rooms_asked));
+        spawn_local(cluster::run(conference.clone()));
         let context = Context::new(shard, admission, self.site);
         context.add_routes(Rc::new(ConferenceRoutes(conference)));
         context.add_routes(Rc::new(CarCare));

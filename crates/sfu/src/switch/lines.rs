@@ -14,9 +14,6 @@ use crate::{loudness::Loudness, member_id::MemberId, mixer::Input};
 /// [`Role::Member`] receives at most the square of it.
 const TRACKS_MAX: usize = 8;
 
-/// End of the name of a stream that carries a shared screen. Source: docs/reference/rooms.md, "Screen share".
-const SCREEN_SUFFIX: &str = ".screen";
-
 /// Assignment of tracks to the media lines (`m=` sections) of each member's SDP.
 impl Switch {
     /// Adds a line from the member's own offer.
@@ -85,7 +82,7 @@ impl Switch {
             let track = |(at, track): (usize, &Track)| WantedTrack {
                 kind: track.kind,
                 source: Source { member: other.id, track: at },
-                name: if track.is_screen { format!("{}{SCREEN_SUFFIX}", other.name) } else { other.name.to_string() },
+                name: track.stream_name(&other.name),
             };
             other.tracks.iter().enumerate().map(track)
         });

@@ -88,7 +88,7 @@ impl Remotes {
             tracks.map(move |(at, (_, track))| WantedTrack {
                 kind: track.kind,
                 source: Source { member: member.id, track: at },
-                name: member.name.to_string(),
+                name: track.stream_name(&member.name),
             })
         })
     }
@@ -234,6 +234,7 @@ impl Switch {
             is_audio: track.kind == MediaKind::Audio,
             is_muted: track.is_muted,
             is_participant: member.role == Role::Member,
+            is_screen: track.is_screen,
             layers: track.layers.len() as u8,
         };
         let handle = remotes.mesh.publish(info, now);
@@ -345,8 +346,7 @@ impl Switch {
             receivers: Vec::new(),
             loudness: Loudness::default(),
             is_muted: remote.info.is_muted,
-            // Links do not say yet which tracks are screens.
-            is_screen: false,
+            is_screen: remote.info.is_screen,
             exported: None,
             announced: Some(announced),
         };

@@ -12,6 +12,9 @@ use crate::{
     member_id::MemberId,
 };
 
+/// End of the name of a stream that carries a shared screen. Source: docs/reference/rooms.md, "Screen share".
+const SCREEN_SUFFIX: &str = ".screen";
+
 /// One published track of a member, in one stream or in several layers of different quality.
 #[derive(Debug)]
 pub struct Track {
@@ -65,6 +68,12 @@ const KEYFRAME_INTERVAL_MIN: Duration = Duration::from_millis(300);
 const RATE_WINDOW: Duration = Duration::from_secs(1);
 
 impl Track {
+    /// Returns the name of the stream of this track, by the name of its member.
+    pub fn stream_name(&self, member: &str) -> String {
+        let suffix = if self.is_screen { SCREEN_SUFFIX } else { "" };
+        format!("{member}{suffix}")
+    }
+
     /// Returns the bit rates of all layers in bit/s; 0 for a layer that is not being sent.
     pub fn rates(&self, now: Instant) -> Vec<u64> {
         match &self.announced {

@@ -53,6 +53,9 @@ const PRIORITY: u8 = 0x80;
 const LAYER_BITS: u8 = 0x0f;
 /// Position of the number of layers in the flags of a track.
 const LAYERS_AT: u32 = 3;
+const TRACK_LAYERS_BITS: u8 = 0x07;
+/// Position of the bit that marks a shared screen in the flags of a track.
+const SCREEN_AT: u32 = 6;
 
 const HELLO: u8 = 0;
 const MEDIA: u8 = 1;
@@ -176,6 +179,8 @@ pub struct TrackInfo {
     pub is_muted: bool,
     /// The member is a participant of the room: no other member has its name. Other publishers choose their names.
     pub is_participant: bool,
+    /// The track shows a screen, and not a camera.
+    pub is_screen: bool,
     pub layers: u8,
 }
 
@@ -330,7 +335,8 @@ impl TrackInfo {
         bytes.extend_from_slice(&self.generation.to_be_bytes());
         bytes.push(self.index);
         let flags = [self.is_audio, self.is_muted, self.is_participant].map(u8::from);
-        bytes.push(self.layers << LAYERS_AT | flags[2] << 2 | flags[1] << 1 | flags[0]);
+        let screen = u8::from(self.is_screen) << SCREEN_AT;
+        bytes.push(screen | self.layers << LAYERS_AT | flags[2] << 2 | flags[1] << 1 | flags[0]);
         push_text(bytes, &self.room);
         push_text(bytes, &self.member);
     }
@@ -345,13 +351,24 @@ impl TrackInfo {
             let (handle, generation, index) = (Handle(reader.u32()?), reader.u64()?, reader.u8()?);
             let flags = reader.u8()?;
             let (layers, room, member) =
-                (flags >> LAYERS_AT, reader.text(NAME_BYTES_MAX)?, reader.text(NAME_BYTES_MAX)?);
+                (flags >> LAYERS_AT & TRACK_LAYERS_BITS, reader.text(NAME_BYTES_MAX)?, reader.text(NAME_BYTES_MAX)?);
             if usize::from(layers) > LAYERS_MAX || room.is_empty() || member.is_empty() {
                 return Err(FrameError::Field("track"));
             }
             let (room, member) = (room.into(), member.into());
-            let [is_audio, is_muted, is_participant] = [0, 1, 2].map(|bit| flags >> bit & 1 == 1);
-            tracks.push(Self { handle, generation, room, member, index, is_audio, is_muted, is_participant, layers });
+            let [is_audio, is_muted, is_participant, is_screen] = [0, 1, 2, SCREEN_AT].map(|bit| flags >> bit & 1 == 1);
+            tracks.push(Self {
+                handle,
+                generation,
+                room,
+                member,
+                index,
+                is_audio,
+                is_muted,
+                is_participant,
+                is_screen,
+                layers,
+            });
         }
         Ok(tracks)
     }
@@ -495,6 +512,7 @@ mod tests {
             is_audio: false,
             is_muted: true,
             is_participant: true,
+            is_screen: true,
             layers: 3,
         };
         let want = Want { handle: Handle(1), layers: Layers(5), has_priority: true };

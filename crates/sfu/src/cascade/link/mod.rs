@@ -244,6 +244,11 @@ impl Link {
         self.tracks.get(&handle).map_or(Layers::NONE, |track| track.carried)
     }
 
+    /// Returns the number of layers of local tracks that cross the link.
+    pub fn carried_layers(&self) -> usize {
+        self.tracks.values().map(|track| track.carried.iter().count()).sum()
+    }
+
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }

@@ -177,6 +177,7 @@ fn info(handle: u32, is_audio: bool) -> TrackInfo {
         is_audio,
         is_muted: false,
         is_participant: true,
+        is_screen: false,
         layers: if is_audio { 1 } else { 3 },
     }
 }

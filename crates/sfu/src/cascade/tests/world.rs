@@ -163,6 +163,7 @@ impl World {
             is_audio: index == 0,
             is_muted: false,
             is_participant: true,
+            is_screen: false,
             layers: if index == 0 { 1 } else { 3 },
         };
         let handles = [0, 1].map(|index| state.mesh.publish(track(index), now));
