@@ -238,7 +238,7 @@ impl Sender {
         let ssrc = self.config.ssrc;
         rtcp::read(compound, |feedback| match feedback {
             Feedback::ReceiverReport(of) if of.ssrc == ssrc => block = Some(of),
-            Feedback::Remb(bits_per_s) => remb = Some(bits_per_s),
+            Feedback::Remb { bits_per_s, .. } => remb = Some(bits_per_s),
             Feedback::Nack { ssrc: of, first, others } if of == ssrc => self.handle_nack(first, others),
             Feedback::Arrivals(arrivals) => self.handle_arrivals(&arrivals),
             Feedback::KeyframeRequest { ssrc: of } if of == ssrc => {

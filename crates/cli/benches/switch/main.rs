@@ -371,8 +371,8 @@ impl Client {
                     delays_us.push(now_us.saturating_sub(at_us));
                 }
                 MediaEvent::Closed => anyhow::bail!("the server has closed a client"),
-                // Every video frame is a keyframe.
-                MediaEvent::KeyframeWanted { .. } => {}
+                // Every video frame is a keyframe, and the rate is fixed.
+                MediaEvent::KeyframeWanted { .. } | MediaEvent::Estimate { .. } => {}
             }
         }
         Ok(())

@@ -11,6 +11,7 @@ use millrace_rtc::{
 };
 use str0m::{
     IceConnectionState, Rtc,
+    bwe::{Bitrate, BweKind},
     change::{SdpAnswer, SdpOffer, SdpPendingOffer},
     format::Codec,
     media::{Direction, KeyframeRequestKind, MediaKind, Mid},
@@ -51,6 +52,11 @@ pub enum MediaEvent {
     /// The receiver of this line requests a keyframe.
     KeyframeWanted {
         line: usize,
+    },
+    /// The receiver of this line reports its own bandwidth estimate (REMB).
+    Estimate {
+        line: usize,
+        bits_per_s: u64,
     },
     Closed,
 }
@@ -197,6 +203,24 @@ impl MediaClient {
         connection.run(work, |rtc, output| handle_output(rtc, lines, output, out))
     }
 
+    /// Reports a bandwidth estimate in bit/s (REMB) to the sender of this line.
+    pub fn report_estimate(
+        &mut self,
+        line: usize,
+        bits_per_s: u64,
+        out: &mut impl MediaOutput,
+    ) -> Result<(), ConnectionError> {
+        let Self { connection, lines, .. } = self;
+        let Some(mid) = lines.get(line).map(|line| line.mid) else { return Ok(()) };
+        let work = |rtc: &mut Rtc| {
+            if let Some(stream) = rtc.direct_api().stream_rx_by_mid(mid, None) {
+                stream.request_remb(Bitrate::from(bits_per_s));
+            }
+            Ok(())
+        };
+        connection.run(work, |rtc, output| handle_output(rtc, lines, output, out))
+    }
+
     /// Returns a [`Sink`] that takes over a line to receive. Works once, after packets have arrived.
     pub fn sink(&mut self, line: usize, now: Instant) -> Option<Sink> {
         Sink::new(&mut self.connection, self.lines.get(line)?.mid, now)
@@ -237,6 +261,11 @@ fn handle_output(
         str0m::Event::KeyframeRequest(request) => {
             if let Some(line) = line_of(lines, request.mid) {
                 out.event(MediaEvent::KeyframeWanted { line });
+            }
+        }
+        str0m::Event::EgressBitrateEstimate(BweKind::Remb { estimate, mid }) => {
+            if let Some(line) = line_of(lines, mid) {
+                out.event(MediaEvent::Estimate { line, bits_per_s: estimate.as_u64() });
             }
         }
         str0m::Event::Closed | str0m::Event::IceConnectionStateChange(IceConnectionState::Disconnected) => {

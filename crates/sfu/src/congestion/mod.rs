@@ -2,7 +2,8 @@
 //!
 //! - [`CongestionController`]: the interface of every algorithm
 //! - [`Algorithm`]: the choice of one, by name
-//! - [`gcc`]: Google Congestion Control, as browsers use it; the default
+//! - [`gcc`]: Google Congestion Control, as browsers use it; the default. [`gcc::ReceiverEstimator`] is its half at the
+//!   receiver
 //! - [`rrtcc`]: the congestion control of browsers in 2013
 //! - [`nada`]: network-assisted dynamic adaptation, RFC 8698
 //! - [`tfrc`]: the throughput equation of TCP-Friendly Rate Control, a bound of `rrtcc`

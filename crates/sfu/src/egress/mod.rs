@@ -10,15 +10,21 @@
 //! - [`patch`]: numbers inside a VP8 payload
 //! - [`srtp`]: SRTP and SRTCP
 //! - [`probe`]: probing for more bandwidth
+//! - [`client_estimates`]: estimates that a client makes itself (REMB)
+//! - [`padding`]: padding up to such an estimate, so that the client can raise it
 //!
 //! The library still does the handshake and the SDP, and receives what the member sends. The library also writes the
 //! reports, which are corrected here because the library does not see the packets.
 
+mod client_estimates;
 mod outgoing_stream;
+mod padding;
 mod patch;
 mod probe;
 mod srtp;
 
+#[cfg(test)]
+mod remb_tests;
 #[cfg(test)]
 mod tests;
 
@@ -33,9 +39,11 @@ use str0m::media::Mid;
 
 use crate::{
     congestion::{Algorithm, Arrival, CongestionController, Report},
-    rtcp::{self, Arrivals, Feedback, ReportBlock},
+    rtcp::{self, Arrivals, Feedback, ReportBlock, Ssrcs},
 };
+use client_estimates::ClientEstimates;
 use outgoing_stream::UnsealedPacket;
+use padding::Padding;
 
 pub use outgoing_stream::{OutgoingStream, Packet};
 pub use patch::Patch;
@@ -64,6 +72,8 @@ const SWEEP_EVERY: u64 = 16;
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
 const PROBE_PAUSE_MAX: Duration = Duration::from_secs(16);
 const PROBE_GAIN_MIN: f64 = 1.05;
+/// Maximum pause between two phases of padding. It is shorter, because padding never exceeds the client's estimate.
+const PADDING_PAUSE_MAX: Duration = Duration::from_secs(8);
 /// A probe's rate is `PROBE_RATE_STEP` times the estimate, but at most `PROBE_RATE_OVERSHOOT` times the desired rate.
 const PROBE_RATE_STEP: f64 = 2.0;
 const PROBE_RATE_OVERSHOOT: f64 = 1.2;
@@ -86,7 +96,8 @@ pub struct Egress {
     sent: VecDeque<Sent>,
     newest_reported: Option<u64>,
     controller: Box<dyn CongestionController>,
-    /// Bandwidth estimate made by the client (REMB), in bit/s.
+    /// Bandwidth estimates made by the client (REMB), and the newest sum of them in bit/s.
+    client_estimates: ClientEstimates,
     remb_bits_per_s: Option<u64>,
     /// Packets sent until the newest report, and the time since when later ones await a report.
     packets_reported: u32,
@@ -95,6 +106,10 @@ pub struct Egress {
     retransmit_budget: f64,
     desired_bits_per_s: f64,
     probe: Option<(Probe, f64)>,
+    /// Takes the place of a probe if the client makes the estimate.
+    padding: Option<Padding>,
+    /// Highest estimate in bit/s that the last padding has reached.
+    padding_peak: f64,
     probe_at: Instant,
     probe_pause: Duration,
     /// Reusable buffer for the arrivals of a report.
@@ -135,6 +150,7 @@ impl Egress {
             sent: VecDeque::new(),
             newest_reported: None,
             controller: algorithm.controller(FIRST_ESTIMATE, now),
+            client_estimates: ClientEstimates::default(),
             remb_bits_per_s: None,
             packets_reported: 0,
             unreported_since: None,
@@ -142,6 +158,8 @@ impl Egress {
             retransmit_budget: RETRANSMIT_BURST_BYTES_MAX,
             desired_bits_per_s: 0.0,
             probe: None,
+            padding: None,
+            padding_peak: 0.0,
             probe_at: now,
             probe_pause: PROBE_PAUSE,
             arrivals: Vec::new(),
@@ -152,7 +170,9 @@ impl Egress {
     pub fn stream(&mut self, mid: Mid, make: impl FnOnce() -> OutgoingStream) -> usize {
         let known = self.streams.iter().position(|stream| stream.mid == mid);
         known.unwrap_or_else(|| {
-            self.streams.push(make());
+            let mut stream = make();
+            stream.set_born(self.born);
+            self.streams.push(stream);
             self.streams.len() - 1
         })
     }
@@ -160,6 +180,7 @@ impl Egress {
     /// Removes the streams for which `is_used` returns false. The indexes of the other streams change.
     pub fn retain(&mut self, is_used: impl Fn(Mid) -> bool) {
         self.streams.retain(|stream| is_used(stream.mid));
+        self.client_estimates.clear();
         self.packets_reported = self.packets();
     }
 
@@ -232,6 +253,8 @@ impl Egress {
                 probe.count(bytes.len(), self.next);
             }
             self.next += 1;
+        } else if let Some(padding) = &mut self.padding {
+            padding.count(bytes.len());
         }
         Some(bytes)
     }
@@ -261,7 +284,10 @@ impl Egress {
                 others.for_each(|bit| self.retransmit(ssrc, first.wrapping_add(bit + 1), now, &mut emit));
             }
             Feedback::Arrivals(arrivals) => self.handle_arrivals(&arrivals, now),
-            Feedback::Remb(bits_per_s) => remb_bits_per_s = Some(bits_per_s),
+            Feedback::Remb { bits_per_s, ssrcs } => {
+                let sum = self.update_client_estimate(bits_per_s, ssrcs, now);
+                remb_bits_per_s = sum.or(remb_bits_per_s);
+            }
             Feedback::SenderReport(_) | Feedback::KeyframeRequest { .. } | Feedback::Other => {
                 outcome = ReportOutcome::More;
             }
@@ -295,6 +321,17 @@ impl Egress {
             self.rtt = since.saturating_sub(delay).min(RTT_MAX);
         }
         counts
+    }
+
+    /// Records an estimate of the client. Returns the sum of its estimates in bit/s. `None`: the estimate covers only
+    /// streams that are not of this client. One that names no streams covers all.
+    fn update_client_estimate(&mut self, bits_per_s: u64, ssrcs: Ssrcs<'_>, now: Instant) -> Option<u64> {
+        let bit = |ssrc| {
+            let at = self.streams.iter().position(|stream| stream.ssrc == ssrc || stream.rtx_ssrc() == Some(ssrc));
+            at.map_or(0, |at| 1_u64.checked_shl(at as u32).unwrap_or(0))
+        };
+        let covered = if ssrcs.is_empty() { u64::MAX } else { ssrcs.iter().map(bit).fold(0, |all, one| all | one) };
+        (covered != 0).then(|| self.client_estimates.update(covered, bits_per_s, now))
     }
 
     fn learn(&mut self, report: &Report<'_>) {
@@ -372,11 +409,17 @@ impl Egress {
     fn begin_probe(&mut self, now: Instant) {
         let estimate = self.controller.bits_per_s() as f64;
         let is_wanted = self.desired_bits_per_s > estimate && self.controller.allows_probing() && now >= self.probe_at;
-        // A probe needs a client that reports arrival times.
-        if !is_wanted || self.probe.is_some() || self.newest_reported.is_none() {
+        // A probe needs a client that reports arrival times, padding one that reports its estimate.
+        let can_probe = self.newest_reported.is_some();
+        let can_pad = !self.has_arrivals() && self.remb_bits_per_s.is_some();
+        if !is_wanted || self.probe.is_some() || self.padding.is_some() || !(can_probe || can_pad) {
             return;
         }
         if self.streams.iter().any(OutgoingStream::has_padding) {
+            if can_pad {
+                self.padding = Some(Padding::new(estimate, now));
+                return;
+            }
             let rate = (PROBE_RATE_STEP * estimate).min(PROBE_RATE_OVERSHOOT * self.desired_bits_per_s);
             self.probe = Some((Probe::new(rate, self.next, now), estimate));
         }
@@ -384,26 +427,57 @@ impl Egress {
 
     /// Returns when [`Egress::handle_timeout`] must be called.
     pub fn timeout(&self) -> Option<Instant> {
-        self.probe.as_ref().map(|(probe, _)| probe.timeout())
+        let probe = self.probe.as_ref().map(|(probe, _)| probe.timeout());
+        probe.or_else(|| self.padding.as_ref().map(Padding::timeout))
     }
 
     pub fn handle_timeout(&mut self, now: Instant, mut emit: impl FnMut(Vec<u8>)) {
         self.finish_probe(now);
+        self.advance_padding(now, &mut emit);
         for turn in 0..PROBE_BURST_MAX {
             let is_due = |(probe, _): &(Probe, f64)| !probe.is_sent() && probe.timeout() <= now;
             if !self.probe.as_ref().is_some_and(is_due) {
                 return;
             }
-            let next = self.next;
-            let stream = self.streams.iter_mut().find(|stream| stream.has_padding());
-            let written = stream.and_then(|stream| stream.write_probe_padding(turn, next));
-            match written.and_then(|written| self.seal(written, true, now)) {
+            match self.write_padding(turn, now) {
                 Some(datagram) => emit(datagram),
                 None => {
                     (self.probe, self.probe_at) = (None, now + self.probe_pause);
                     return;
                 }
             }
+        }
+    }
+
+    fn write_padding(&mut self, turn: usize, now: Instant) -> Option<Vec<u8>> {
+        let next = self.next;
+        let stream = self.streams.iter_mut().find(|stream| stream.has_padding())?;
+        let is_numbered = stream.is_numbered();
+        let written = stream.write_probe_padding(turn, next, now)?;
+        self.seal(written, is_numbered, now)
+    }
+
+    /// Sends padding if it is due, and ends it when the client's estimate is high enough, falls or stays.
+    fn advance_padding(&mut self, now: Instant, emit: &mut impl FnMut(Vec<u8>)) {
+        let estimate = self.controller.bits_per_s() as f64;
+        let is_enough = estimate >= self.desired_bits_per_s;
+        let is_allowed = self.controller.allows_probing() && !self.has_arrivals();
+        let Some(padding) = self.padding.as_mut().filter(|padding| padding.timeout() <= now) else { return };
+        let continues = padding.advance(estimate, now);
+        if is_enough || !is_allowed || !continues {
+            let peak = padding.peak();
+            // A path that carries no more ends each padding at about the same estimate.
+            let has_gained = is_enough || peak > PROBE_GAIN_MIN * self.padding_peak;
+            self.probe_pause = if has_gained { PROBE_PAUSE } else { (2 * self.probe_pause).min(PADDING_PAUSE_MAX) };
+            (self.padding, self.padding_peak, self.probe_at) = (None, peak, now + self.probe_pause);
+            return;
+        }
+        for turn in 0..PROBE_BURST_MAX {
+            if !self.padding.as_ref().is_some_and(Padding::is_due) {
+                return;
+            }
+            let Some(datagram) = self.write_padding(turn, now) else { return };
+            emit(datagram);
         }
     }
 

@@ -42,10 +42,20 @@ struct RtxStream {
 
 /// IDs of the header extensions, as the client has negotiated them. Source: RFC 8285.
 struct Extensions {
-    number: Option<u8>,
+    stamp: Option<Stamp>,
     mid: Option<u8>,
     audio_level: Option<u8>,
     orientation: Option<u8>,
+}
+
+/// Extension by which the client estimates the bandwidth, or lets the sender do so, with its ID.
+#[derive(Clone, Copy)]
+enum Stamp {
+    /// Transport-wide sequence number: the client reports arrival times.
+    Number(u8),
+    /// Absolute send time: the client estimates the bandwidth itself and reports it (REMB). Source:
+    /// <https://webrtc.googlesource.com/src/+/refs/heads/main/docs/native-code/rtp-hdrext/abs-send-time>.
+    SendTime(u8),
 }
 
 /// A packet to send.
@@ -96,6 +106,8 @@ const REPORT_PACKETS_MAX: u32 = 1 << 15;
 const HEADER_BYTES: usize = 12;
 /// Maximum size of the header extensions that are written.
 const EXTENSIONS_BYTES: usize = 4 + 32;
+/// Bits of the fraction of a second in an absolute send time. Its upper 6 bits are seconds.
+const SEND_TIME_FRACTION_BITS: u32 = 18;
 /// Highest extension ID that a one-byte extension header can hold.
 const EXTENSION_MAX: u8 = 14;
 /// First byte of a packet without padding and without contributing sources.
@@ -168,15 +180,17 @@ pub struct UnsealedPacket {
 
 impl OutgoingStream {
     /// Creates a stream. `extensions`: IDs that the client negotiated. `rtx`: SSRC of the retransmission stream, if
-    /// there is one.
+    /// there is one. `now`: zero of its clock; all streams of one client have the same.
     pub fn new(mid: Mid, extensions: &ExtensionMap, ssrc: u32, rtx: Option<u32>, now: Instant) -> Self {
         let named = |extension| extensions.id_of(extension).filter(|id| *id <= EXTENSION_MAX);
+        let send_time = || named(Extension::AbsoluteSendTime).map(Stamp::SendTime);
         Self {
             mid,
             ssrc,
             rtx: rtx.map(|ssrc| RtxStream { ssrc, next: 1 }),
             extensions: Extensions {
-                number: named(Extension::TransportSequenceNumber),
+                // A client that reports arrival times needs no send times.
+                stamp: named(Extension::TransportSequenceNumber).map(Stamp::Number).or_else(send_time),
                 mid: named(Extension::RtpMid),
                 audio_level: named(Extension::AudioLevel),
                 orientation: named(Extension::VideoOrientation),
@@ -196,7 +210,12 @@ impl OutgoingStream {
     /// Returns whether packets carry the transport-wide sequence number, by which the client reports their arrival
     /// times.
     pub fn is_numbered(&self) -> bool {
-        self.extensions.number.is_some()
+        matches!(self.extensions.stamp, Some(Stamp::Number(_)))
+    }
+
+    /// Sets the zero of the clock from which send times are counted.
+    pub fn set_born(&mut self, born: Instant) {
+        self.born = born;
     }
 
     /// Records a report of the client on this stream. Returns the packets that it covers, and those that were lost.
@@ -208,6 +227,10 @@ impl OutgoingStream {
         let covered = before.map_or(0, |before| report.highest.wrapping_sub(before));
         let covered = if covered <= REPORT_PACKETS_MAX { covered as usize } else { 0 };
         (covered, (covered * usize::from(report.fraction_lost) + 128) / 256)
+    }
+
+    pub fn rtx_ssrc(&self) -> Option<u32> {
+        self.rtx.as_ref().map(|rtx| rtx.ssrc)
     }
 
     /// Number of packets sent, which wraps.
@@ -231,7 +254,7 @@ impl OutgoingStream {
             orientation: packet.orientation,
             names_mid: !self.is_known,
         };
-        let (mut bytes, head) = self.write_header(&head, number, packet.payload.len());
+        let (mut bytes, head) = self.write_header(&head, (number, now), packet.payload.len());
         append(&mut bytes, &packet.payload, packet.patch);
         self.last = Some((packet.time, packet.clock_hz, now));
         self.packets = self.packets.wrapping_add(1);
@@ -270,6 +293,14 @@ impl OutgoingStream {
         now.saturating_duration_since(self.born).as_millis() as u32 + 1
     }
 
+    /// Returns the absolute send time: 24 bits of seconds since the clock's zero, which wrap after 64 s.
+    fn send_time(&self, now: Instant) -> [u8; 3] {
+        let since = now.saturating_duration_since(self.born);
+        let units = (since.as_nanos() << SEND_TIME_FRACTION_BITS) / Duration::from_secs(1).as_nanos();
+        let [_, time @ ..] = (units as u32).to_be_bytes();
+        time
+    }
+
     /// Writes the retransmission of a packet. `None`: the packet is not in the cache, is too old, or was retransmitted
     /// within `pause`.
     pub fn write_retransmission(
@@ -289,23 +320,24 @@ impl OutgoingStream {
             return None;
         }
         cached.retransmitted_ms = now_ms;
-        self.write_rtx(at, number)
+        self.write_rtx(at, number, now)
     }
 
     /// Writes one of the newest packets again as probe padding, which the client discards. Another `turn` selects
     /// another packet.
-    pub fn write_probe_padding(&mut self, turn: usize, number: u64) -> Option<UnsealedPacket> {
+    pub fn write_probe_padding(&mut self, turn: usize, number: u64, now: Instant) -> Option<UnsealedPacket> {
         let newest = self.cached.len().min(PADDING_PACKETS);
         let at = self.cached.len() - 1 - turn.checked_rem(newest)?;
-        self.write_rtx(at, number)
+        self.write_rtx(at, number, now)
     }
 
     /// Returns whether probe padding is available and large enough.
     pub fn has_padding(&self) -> bool {
-        self.is_numbered() && self.cached.back().is_some_and(|cached| cached.payload.len() >= PADDING_BYTES_MIN)
+        self.extensions.stamp.is_some()
+            && self.cached.back().is_some_and(|cached| cached.payload.len() >= PADDING_BYTES_MIN)
     }
 
-    fn write_rtx(&mut self, at: usize, number: u64) -> Option<UnsealedPacket> {
+    fn write_rtx(&mut self, at: usize, number: u64, now: Instant) -> Option<UnsealedPacket> {
         let (cached, rtx) = (self.cached.get(at)?, self.rtx.as_mut()?);
         let index = rtx.next;
         rtx.next += 1;
@@ -322,7 +354,7 @@ impl OutgoingStream {
             names_mid: true,
         };
         let cached = self.cached.get(at)?;
-        let (mut bytes, head) = self.write_header(&head, number, 2 + cached.payload.len());
+        let (mut bytes, head) = self.write_header(&head, (number, now), 2 + cached.payload.len());
         bytes.extend_from_slice(&(cached.sequence as u16).to_be_bytes());
         append(&mut bytes, &cached.payload, cached.patch);
         Some(UnsealedPacket { bytes, head, index })
@@ -330,7 +362,7 @@ impl OutgoingStream {
 
     /// Writes the header of a packet into a buffer with capacity for the whole packet. Returns the buffer and the
     /// header length.
-    fn write_header(&self, what: &Header, number: u64, payload: usize) -> (Vec<u8>, usize) {
+    fn write_header(&self, what: &Header, (number, now): (u64, Instant), payload: usize) -> (Vec<u8>, usize) {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + EXTENSIONS_BYTES + payload + OVERHEAD_BYTES);
         bytes.extend_from_slice(&[WITH_EXTENSIONS, what.payload_type | u8::from(what.marker) << 7]);
         bytes.extend_from_slice(&(what.sequence as u16).to_be_bytes());
@@ -345,7 +377,11 @@ impl OutgoingStream {
                 bytes.extend_from_slice(value);
             }
         };
-        extend(named.number, &(number as u16).to_be_bytes());
+        match named.stamp {
+            Some(Stamp::Number(id)) => extend(Some(id), &(number as u16).to_be_bytes()),
+            Some(Stamp::SendTime(id)) => extend(Some(id), &self.send_time(now)),
+            None => {}
+        }
         if what.names_mid {
             extend(named.mid, self.mid.as_bytes());
         }

@@ -16,42 +16,47 @@ use super::{
     *,
 };
 
-const SSRC: u32 = 0x1111_2222;
-const RTX_SSRC: u32 = 0x3333_4444;
+pub const SSRC: u32 = 0x1111_2222;
+pub const RTX_SSRC: u32 = 0x3333_4444;
 const NUMBER_ID: u8 = 3;
 const RTT: Duration = Duration::from_millis(40);
 
 /// An [`Egress`] with one stream, the keys of its client, and a path with a limited capacity. Time is simulated.
-struct Pair {
-    egress: Egress,
+pub struct Pair {
+    pub egress: Egress,
     other: Keys,
-    born: Instant,
-    now: Instant,
-    capacity: f64,
-    free: Instant,
+    pub born: Instant,
+    pub now: Instant,
+    pub capacity: f64,
+    pub free: Instant,
     /// Numbers and arrival times of the packets that the path has carried.
     arrived: Vec<(u16, Instant)>,
     /// Bytes sent only for probes.
     probe_bytes: usize,
-    sequence: u64,
+    pub sequence: u64,
     reports: u32,
 }
 
 impl Pair {
-    fn new(capacity: f64) -> Self {
+    pub fn new(capacity: f64) -> Self {
         Self::with(capacity, Algorithm::default(), true)
     }
 
     /// `is_numbered`: the client reports arrival times.
-    #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
     fn with(capacity: f64, algorithm: Algorithm, is_numbered: bool) -> Self {
+        let number = (NUMBER_ID, Extension::TransportSequenceNumber);
+        Self::with_extension(capacity, algorithm, is_numbered.then_some(number))
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+    pub fn with_extension(capacity: f64, algorithm: Algorithm, extension: Option<(u8, Extension)>) -> Self {
         let now = Instant::now();
         let (profile, bytes) = PROFILES[2];
         let to = "127.0.0.1:9".parse().unwrap();
         let mut egress = Egress::new(&material(profile, bytes, true), to, algorithm, now).unwrap();
         let mut extensions = ExtensionMap::empty();
-        if is_numbered {
-            extensions.set(NUMBER_ID, Extension::TransportSequenceNumber);
+        if let Some((id, extension)) = extension {
+            extensions.set(id, extension);
         }
         egress.stream("v".into(), || OutgoingStream::new("v".into(), &extensions, SSRC, Some(RTX_SSRC), now));
         let (other, _) = Keys::pair(&material(profile, bytes, false)).unwrap();
@@ -69,7 +74,7 @@ impl Pair {
         }
     }
 
-    fn write(&mut self) -> Vec<u8> {
+    pub fn write(&mut self) -> Vec<u8> {
         let packet = Packet {
             payload_type: 96,
             rtx_payload_type: Some(97),
@@ -93,7 +98,7 @@ impl Pair {
         self.arrived.push((number(datagram), self.free));
     }
 
-    fn report(&mut self, report: &[u8]) -> (ReportOutcome, Vec<Vec<u8>>) {
+    pub fn report(&mut self, report: &[u8]) -> (ReportOutcome, Vec<Vec<u8>>) {
         self.reports += 1;
         let mut sealed = report.to_vec();
         let index = ReportIndex::numbered(self.reports);
@@ -148,7 +153,7 @@ fn sequence(datagram: &[u8]) -> u16 {
     u16::from_be_bytes([datagram[2], datagram[3]])
 }
 
-fn ssrc(datagram: &[u8]) -> u32 {
+pub fn ssrc(datagram: &[u8]) -> u32 {
     u32::from_be_bytes(datagram[8..12].try_into().unwrap())
 }
 

@@ -19,8 +19,11 @@ pub enum Feedback<'a> {
     },
     /// Arrival times of packets, across all streams.
     Arrivals(Arrivals<'a>),
-    /// Bandwidth estimate made by the client (REMB), in bit/s.
-    Remb(u64),
+    /// Bandwidth estimate made by the client (REMB), for the sum of some streams.
+    Remb {
+        bits_per_s: u64,
+        ssrcs: Ssrcs<'a>,
+    },
     /// Request for a keyframe of one stream (PLI).
     KeyframeRequest {
         ssrc: u32,
@@ -75,6 +78,21 @@ pub struct Arrivals<'a> {
     /// Reference time by the receiver's clock, in units of 64 ms; 24 bits, signed.
     reference: i32,
     chunks: &'a [u8],
+}
+
+/// SSRCs of the streams that a REMB covers, as they are in the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ssrcs<'a>(&'a [u8]);
+
+impl Ssrcs<'_> {
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        self.0.chunks_exact(4).map(|ssrc| u32_at(ssrc, 0))
+    }
+
+    /// Returns whether the report names no stream.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 pub const SENDER_REPORT: u8 = 200;
@@ -137,10 +155,13 @@ pub fn read<'a>(compound: &'a [u8], mut emit: impl FnMut(Feedback<'a>)) {
                 emit(Feedback::Arrivals(Arrivals { first, count, reference, chunks }));
             }
             (PAYLOAD, APPLICATION) if packet.get(12..16) == Some(&REMB[..]) => {
-                let Some(word) = packet.get(16..20).map(|word| u32_at(word, 0)) else { continue };
-                // A 6-bit exponent, followed by an 18-bit mantissa.
-                let bits = u64::from(word & 0x3_ffff).checked_shl(word >> 18 & 0x3f).unwrap_or(u64::MAX);
-                emit(Feedback::Remb(bits));
+                let Some((head, ssrcs)) = packet.split_at_checked(20) else { continue };
+                // The number of SSRCs in 8 bits, an exponent in 6 bits, a mantissa in 18 bits.
+                let word = u32_at(head, 16);
+                let (mantissa, exponent) = (u64::from(word & 0x3_ffff), word >> 18 & 0x3f);
+                let bits_per_s = if mantissa.leading_zeros() >= exponent { mantissa << exponent } else { u64::MAX };
+                let ssrcs = Ssrcs(&ssrcs[..ssrcs.len().min(4 * (word >> 24) as usize)]);
+                emit(Feedback::Remb { bits_per_s, ssrcs });
             }
             (PAYLOAD, KEYFRAME_REQUEST) if packet.len() >= 12 => {
                 emit(Feedback::KeyframeRequest { ssrc: u32_at(packet, 8) });
@@ -239,7 +260,7 @@ mod tests {
             packet(1, 206, &[1, 2]),
         ]
         .concat();
-        let (ssrc, bits) = (2, 1_000_000);
+        let (ssrc, bits_per_s) = (2, 1_000_000);
         let expected = [
             Feedback::ReceiverReport(ReportBlock {
                 ssrc,
@@ -252,13 +273,36 @@ mod tests {
             }),
             Feedback::Nack { ssrc, first: 7, others: 0x8001 },
             Feedback::Nack { ssrc, first: 0x100, others: 0 },
-            Feedback::Remb(bits),
+            Feedback::Remb { bits_per_s, ssrcs: Ssrcs(&[0, 0, 0, 2]) },
             Feedback::KeyframeRequest { ssrc },
         ];
         assert_eq!(all(&compound), expected);
         for length in 0..compound.len() {
             assert!(all(&compound[..length]).len() < expected.len());
         }
+    }
+
+    #[test]
+    fn remb_saturates_and_bounds_its_ssrcs() {
+        let remb = |word: u32, ssrcs: &[u32]| {
+            let words = [&[1, 0, u32::from_be_bytes(*b"REMB"), word], ssrcs].concat();
+            let report = packet(15, 206, &words);
+            match all(&report)[..] {
+                [Feedback::Remb { bits_per_s, ssrcs }] => (bits_per_s, ssrcs.iter().collect::<Vec<_>>()),
+                ref other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(remb(0, &[]), (0, vec![]));
+        assert_eq!(remb(63 << 18, &[]).0, 0, "no mantissa, the largest exponent");
+        assert_eq!(remb(46 << 18 | 0x3_ffff, &[]).0, 0x3_ffff << 46);
+        // 2^64 and more do not fit.
+        assert_eq!(remb(63 << 18 | 2, &[]).0, u64::MAX);
+        assert_eq!(remb(63 << 18 | 1, &[]).0, 1 << 63);
+        assert_eq!(remb(63 << 18 | 0x3_ffff, &[]).0, u64::MAX);
+        // The number of SSRCs is larger or smaller than the list.
+        assert_eq!(remb(255 << 24 | 7, &[8, 9]), (7, vec![8, 9]));
+        assert_eq!(remb(1 << 24 | 7, &[8, 9]), (7, vec![8]));
+        assert_eq!(remb(7, &[8, 9]), (7, vec![]));
     }
 
     #[test]

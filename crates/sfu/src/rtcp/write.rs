@@ -131,8 +131,12 @@ mod tests {
             remb(7, 9, 2_000_000),
         ]
         .concat();
-        let mut seen = Vec::new();
-        read(&compound, |feedback| seen.push(format!("{feedback:?}")));
+        let (mut seen, mut remb) = (Vec::new(), None);
+        read(&compound, |feedback| match feedback {
+            Feedback::Remb { bits_per_s, ssrcs } => remb = Some((bits_per_s, ssrcs.iter().collect::<Vec<_>>())),
+            other => seen.push(format!("{other:?}")),
+        });
+        assert_eq!(remb, Some((2_000_000, vec![9])));
         let expected = [
             Feedback::SenderReport(report),
             Feedback::ReceiverReport(block),
@@ -141,7 +145,6 @@ mod tests {
             Feedback::Nack { ssrc: 9, first: 65_535, others: 0x8001 },
             Feedback::Nack { ssrc: 9, first: 16, others: 0 },
             Feedback::Nack { ssrc: 9, first: 40, others: 0 },
-            Feedback::Remb(2_000_000),
         ];
         assert_eq!(seen, expected.map(|feedback| format!("{feedback:?}")));
         assert_eq!(nack(7, 9, &[]), None);
@@ -152,7 +155,7 @@ mod tests {
         for bits_per_s in [0, 1, 0x3_ffff, 0x4_0000, 1_234_567, u64::from(u32::MAX), u64::MAX] {
             let mut seen = None;
             read(&remb(1, 2, bits_per_s), |feedback| match feedback {
-                Feedback::Remb(bits_per_s) => seen = Some(bits_per_s),
+                Feedback::Remb { bits_per_s, .. } => seen = Some(bits_per_s),
                 other => panic!("{other:?}"),
             });
             let seen = seen.unwrap();

@@ -25,13 +25,16 @@ use super::{
     track::Track,
 };
 use crate::{
-    congestion::Algorithm,
+    congestion::{Algorithm, gcc::ReceiverEstimator},
     egress::{Egress, OutgoingStream, Packet, ReportOutcome, is_report},
     member_id::MemberId,
 };
 
 /// Maximum time from the answer until the connection is established.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Part of the URI of the header extension for transport-wide congestion control, in all of its versions.
+const TRANSPORT_SEQUENCE_NUMBER: &str = "transport-wide-cc";
 
 /// The estimate counts as changed if it differs by more than one part in this number (2%).
 const ESTIMATE_STEP: u64 = 50;
@@ -48,6 +51,9 @@ pub struct Member {
     pub channels: Channels,
     /// Sender of media to this member. `None`: there are no keys yet, or the member receives no media.
     pub egress: Option<Box<Egress>>,
+    /// Estimates the bandwidth of the path from this member, if it has offered REMB without transport-wide congestion
+    /// control.
+    pub incoming: Option<Box<ReceiverEstimator>>,
     /// Local ICE username fragment, which the client names in its STUN requests. It changes with each ICE restart.
     pub ufrag: Box<str>,
     /// Tracks that the member sends.
@@ -185,6 +191,7 @@ impl Member {
             connection,
             channels: Channels::default(),
             egress: None,
+            incoming: None,
             ufrag: "".into(),
             tracks: Vec::new(),
             screens: Vec::new(),
@@ -199,14 +206,19 @@ impl Member {
             last_received: now,
             ends: Some(now + OPEN_TIMEOUT),
         };
-        let answer = member.accept_offer(offer, collected)?;
+        let answer = member.accept_offer(offer, now, collected)?;
         Ok((member, answer))
     }
 
     /// Accepts an offer of the client and returns the answer.
     ///
     /// Errors: [`BadOffer`] if the offer is invalid or does not fit.
-    pub fn accept_offer(&mut self, offer: &str, collected: &mut CollectedOutput) -> Result<String, BadOffer> {
+    pub fn accept_offer(
+        &mut self,
+        offer: &str,
+        now: Instant,
+        collected: &mut CollectedOutput,
+    ) -> Result<String, BadOffer> {
         let read = sdp::read(offer, SdpOffer::from_sdp_string).map_err(BadOffer::new)?;
         self.connection.add_received(offer.len());
         self.screens = screens(offer);
@@ -217,6 +229,10 @@ impl Member {
         self.ufrag = self.connection.rtc.direct_api().local_ice_credentials().ufrag.into();
         if self.role != Role::Member {
             self.offer = Some(offer.into());
+        }
+        let before = self.incoming.take();
+        if offers_remb_only(offer) && self.role != Role::Viewer {
+            self.incoming = before.or_else(|| Some(Box::new(ReceiverEstimator::new(now))));
         }
         Ok(answer)
     }
@@ -469,18 +485,31 @@ impl Slot {
     }
 }
 
+/// Returns whether a video line of an offer has REMB, and no transport-wide sequence numbers, with which the client
+/// would estimate the bandwidth itself.
+fn offers_remb_only(offer: &str) -> bool {
+    let is_remb = |line: &str| line.starts_with("a=rtcp-fb:") && line.trim_end().ends_with(" goog-remb");
+    let is_number = |line: &str| line.starts_with("a=extmap:") && line.contains(TRANSPORT_SEQUENCE_NUMBER);
+    let mut videos = sections(offer).filter(|section| section.starts_with("video "));
+    videos.any(|section| section.lines().any(is_remb) && !section.lines().any(is_number))
+}
+
+/// Returns the media sections of an offer, without their first two characters, `m=`.
+fn sections(offer: &str) -> impl Iterator<Item = &str> {
+    offer.split("\nm=").skip(1)
+}
+
 /// Returns the lines of an offer that carry a shared screen: `a=content:slides`.
 ///
 /// Source: RFC 4796, section 5.
 fn screens(offer: &str) -> Vec<Box<str>> {
-    let sections = offer.split("\nm=").skip(1);
     let attribute = |section: &str, name: &str| -> Option<Box<str>> {
         section
             .lines()
             .find_map(|line| line.trim_end().strip_prefix("a=")?.strip_prefix(name)?.strip_prefix(':').map(Box::from))
     };
     let is_screen = |section: &&str| attribute(section, "content").as_deref() == Some("slides");
-    sections.filter(is_screen).filter_map(|section| attribute(section, "mid")).collect()
+    sections(offer).filter(is_screen).filter_map(|section| attribute(section, "mid")).collect()
 }
 
 fn is_same_codec(one: CodecSpec, other: CodecSpec) -> bool {
@@ -490,6 +519,18 @@ fn is_same_codec(one: CodecSpec, other: CodecSpec) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_offer_without_arrival_reports_needs_remb() {
+        let remb = "v=0\r\nm=audio 9 x\r\nm=video 9 x\r\na=extmap:3 http://www.webrtc.org/experiments/rtp-hdrext/\
+            abs-send-time\r\na=rtcp-fb:97 nack\r\na=rtcp-fb:97 goog-remb\r\n";
+        let number = "http://www.ietf.org/id/draft-holmer-rmcat-transport-wide-cc-extensions-01";
+        assert!(offers_remb_only(remb));
+        assert!(!offers_remb_only(&format!("{remb}a=extmap:4 {number}\r\n")), "the client measures the path");
+        assert!(!offers_remb_only(&remb.replace("goog-remb", "transport-cc")));
+        assert!(!offers_remb_only(&remb.replace("video", "audio")));
+        assert!(!offers_remb_only("") && !offers_remb_only("m=video a=rtcp-fb:* goog-remb"));
+    }
 
     #[test]
     fn screens_are_lines_with_slides() {

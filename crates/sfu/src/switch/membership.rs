@@ -97,7 +97,7 @@ impl Switch {
         let mut collected = std::mem::take(&mut self.collected);
         let Some(member) = self.member(id) else { return Err(Refused::Gone) };
         let before = member.ufrag.clone();
-        let answer = member.accept_offer(offer, &mut collected);
+        let answer = member.accept_offer(offer, now, &mut collected);
         let after = member.ufrag.clone();
         self.collected = collected;
         self.by_ufrag.remove(&before);

@@ -2,6 +2,7 @@
 //!
 //! - [`state`]: rooms and members, and how work on one member is done
 //! - [`membership`]: how members join and leave, and how their offers and answers are accepted
+//! - [`incoming`]: bandwidth estimates for members that send without transport-wide congestion control
 //! - [`input`]: datagrams and the time
 //! - [`source`]: one track of a member; the direction of a member's media
 //! - [`lines`]: assignment of tracks to the lines of each member's SDP
@@ -22,6 +23,7 @@
 mod allocate;
 mod data;
 mod floor;
+mod incoming;
 mod input;
 mod lines;
 mod member;

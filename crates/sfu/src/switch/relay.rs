@@ -76,6 +76,10 @@ impl Switch {
     fn forward(&mut self, id: MemberId, packet: &RtpPacket, now: Instant, send: &mut (impl Send + ?Sized)) {
         let Some((track_at, layer)) = self.layer(id, packet, now) else { return };
         let Some(member) = self.member(id) else { return };
+        if member.incoming.is_some() {
+            self.measure_incoming(id, packet, now, send);
+        }
+        let Some(member) = self.member(id) else { return };
         let find = |params: &&PayloadParams| params.pt() == packet.header.payload_type;
         let Some(params) = member.connection.rtc.codec_config().params().iter().find(find).copied() else { return };
         let room = member.room;
@@ -337,6 +341,7 @@ impl Switch {
         let all: Vec<MemberId> = self.members.iter().map(|(_, member)| member.id).collect();
         for id in all {
             self.choose_layers(id, now, send);
+            self.report_incoming(id, now, send);
         }
     }
 }

@@ -75,7 +75,7 @@ impl MediaOutput for Out {
                 let sent = payload.get(STAMP_AT..).and_then(|bytes| bytes.first_chunk());
                 self.arrived_ns.extend(sent.map(|bytes| u64::from_be_bytes(*bytes)));
             }
-            MediaEvent::KeyframeWanted { .. } => {}
+            MediaEvent::KeyframeWanted { .. } | MediaEvent::Estimate { .. } => {}
         }
     }
 }

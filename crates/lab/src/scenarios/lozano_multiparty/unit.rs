@@ -176,7 +176,7 @@ impl Uplink {
     fn handle_leg(&mut self, leg: NodeId, datagram: &[u8], now: Instant) {
         let Self { layers, lowest, .. } = self;
         rtcp::read(datagram, |feedback| match feedback {
-            Feedback::Remb(bits_per_s) => {
+            Feedback::Remb { bits_per_s, .. } => {
                 if let Some((rates, _)) = lowest {
                     rates.insert(leg, bits_per_s);
                 }

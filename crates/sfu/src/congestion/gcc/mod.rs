@@ -7,6 +7,7 @@
 //! ```
 
 mod losses;
+mod receiver;
 mod trend;
 
 #[cfg(test)]
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::{CongestionController, RATE_MAX, RATE_MIN, Report, throughput::Throughput, within_limits};
 use losses::Losses;
+pub use receiver::{ReceiverEstimator, SendTime};
 use trend::{Trend, Usage};
 
 /// Google Congestion Control of one network path.

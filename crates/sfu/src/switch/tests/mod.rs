@@ -1,4 +1,5 @@
 mod cascaded;
+mod estimates;
 mod mixed;
 mod muted;
 
@@ -66,8 +67,20 @@ impl Net {
     }
 
     fn join(&mut self, name: &str, role: Role, sends: &[MediaKind], receives: &[MediaKind]) -> usize {
+        self.join_with(name, role, (sends, receives), |offer| offer)
+    }
+
+    /// Joins with an offer that `change` has changed.
+    fn join_with(
+        &mut self,
+        name: &str,
+        role: Role,
+        (sends, receives): (&[MediaKind], &[MediaKind]),
+        change: impl FnOnce(String) -> String,
+    ) -> usize {
         let address = format!("127.0.0.1:{}", 2000 + self.clients.len()).parse().unwrap();
         let (mut end, offer) = MediaClient::offer(address, sends, receives, self.now);
+        let offer = change(offer);
         let Self { switch, in_flight, now, .. } = self;
         let (id, answer) = switch
             .join("room", (name, role), &offer, *now, &mut |to, datagram| in_flight.push((to, datagram)))
