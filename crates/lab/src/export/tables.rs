@@ -4,7 +4,7 @@
 //! figures, the entry names the columns; otherwise a function computes the rows.
 
 use super::{
-    karadogan,
+    karadogan, lozano_browsers,
     published::{Only, PublishedTable, Recorded, Source},
     somogyi, thorsen, wire_cost,
 };
@@ -565,6 +565,13 @@ pub static TABLES: &[PublishedTable] = &[
         }),
         "Virtual time. One line per variant, number of participants and controller. The delay counts from the camera of the sender."
     ),
+    lozano_browsers::LATENCY,
+    lozano_browsers::LOSSES,
+    lozano_browsers::LOSS_AND_LATENCY,
+    lozano_browsers::QUEUE,
+    lozano_browsers::FREE,
+    lozano_browsers::TCP,
+    lozano_browsers::MESH,
 ];
 
 const CALL_SERIES: &[&str] = &["controller", "RTT", "goodput", "calls"];
