@@ -101,7 +101,7 @@ test('a scenario is started, watched, stopped, compared and deleted', async ({ p
   try {
     await page.goto(`${server.url}/lab`);
     await expect(page.getByText('No reports yet')).toBeVisible();
-    await expect(page.getByRole('heading', { level: 3 })).toHaveCount(23);
+    await expect(page.getByRole('heading', { level: 3 })).toHaveCount(24);
 
     // A wrong value is refused with the reason of the lab, and starts nothing.
     await start(page, 'client=5');

@@ -51,6 +51,17 @@ impl Header {
 
     /// Returns the header and the payload without padding. `None`: the bytes are no RTP packet.
     pub fn read(packet: &[u8]) -> Option<(Header, &[u8])> {
+        let (header, mut payload) = Self::read_encrypted(packet)?;
+        if packet[0] & WITH_PADDING != 0 {
+            let padding = usize::from(*payload.last()?);
+            payload = payload.get(..payload.len().checked_sub(padding).filter(|_| padding > 0)?)?;
+        }
+        Some((header, payload))
+    }
+
+    /// Returns the header and all bytes behind it. In SRTP, these are the encrypted payload with its padding, whose
+    /// length is encrypted, too, and the tag. `None`: the bytes are no RTP packet. Source: RFC 3711, section 3.1.
+    pub fn read_encrypted(packet: &[u8]) -> Option<(Header, &[u8])> {
         let [flags, kind, ..] = *packet else { return None };
         if flags >> 6 != 2 {
             return None;
@@ -63,10 +74,6 @@ impl Header {
                 payload.get(4..)?.split_at_checked(4 * usize::from(u16::from_be_bytes([high, low])))?;
             number = payload.starts_with(&ONE_BYTE_HEADS).then(|| read_number(extensions)).flatten();
             payload = rest;
-        }
-        if flags & WITH_PADDING != 0 {
-            let padding = usize::from(*payload.last()?);
-            payload = payload.get(..payload.len().checked_sub(padding).filter(|_| padding > 0)?)?;
         }
         let header = Header {
             payload_type: kind & 0x7f,
@@ -120,6 +127,7 @@ mod tests {
         for padding in [0, 200] {
             *bytes.last_mut().expect("bytes") = padding;
             assert_eq!(Header::read(&bytes), None);
+            assert_eq!(Header::read_encrypted(&bytes), Some((header, &[9, 9, 0, padding][..])), "not readable in SRTP");
         }
         // An extension of two bytes, padding, then the number.
         let mut bytes = header.write(&[0xbe, 0xde, 0, 2, 0x51, 7, 7, 0, 0x31, 1, 2, 0, 9]);

@@ -52,6 +52,11 @@ impl Recorder {
     /// Records a packet. `at`: time since the start. Bytes that are no RTP packet are ignored.
     pub fn record(&mut self, packet: &[u8], at: Duration) {
         let Some((header, payload)) = Header::read(packet) else { return };
+        self.record_head(&header, packet.len(), payload.len(), at);
+    }
+
+    /// Records a packet of which only the head is known, such as one of SRTP. `bytes`: with heads.
+    pub fn record_head(&mut self, header: &Header, bytes: usize, payload_bytes: usize, at: Duration) {
         if self.streams.len() >= STREAMS_MAX && !self.streams.contains_key(&header.ssrc) {
             return;
         }
@@ -62,8 +67,8 @@ impl Recorder {
             stream.bins.resize(stream.bins.len().max(second + 1), Bin::default());
             let bin = &mut stream.bins[second];
             bin.packets += 1;
-            bin.bytes += packet.len() as u64;
-            bin.payload_bytes += payload.len() as u64;
+            bin.bytes += bytes as u64;
+            bin.payload_bytes += payload_bytes as u64;
         }
         let number = stream.extender.extend(header.sequence);
         stream.times.entry(number).or_insert(at);

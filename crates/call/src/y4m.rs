@@ -32,6 +32,14 @@ impl Size {
             () => Ok(Self { width, height }),
         }
     }
+
+    pub fn width(self) -> u32 {
+        self.width
+    }
+
+    pub fn height(self) -> u32 {
+        self.height
+    }
 }
 
 impl std::str::FromStr for Size {

@@ -15,6 +15,7 @@ use millrace_lab::{
     path::{
         Emulator, PathSettings, Report, behind,
         check::{self, Check},
+        emulator::Records,
     },
 };
 use millrace_link::{Cause, Config, Counters, Direction, Trace, Traces, profiles};
@@ -133,7 +134,8 @@ fn run_program(args: RunArgs) -> anyhow::Result<ExitCode> {
         output::note(format_args!("live: {}", live.page()));
         page = Some(live);
     }
-    let options = behind::Options { config, traces, seed: args.seed, log: args.log };
+    let records = Records { log: args.log, ..Records::default() };
+    let options = behind::Options { config, traces, seed: args.seed, records };
     let is_terminal = std::io::stderr().is_terminal();
     let start = |host| {
         if is_terminal {

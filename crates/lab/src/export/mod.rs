@@ -1,6 +1,7 @@
 //! CSV files from a recording: the tables of the theses with our figures, all runs, and all recorded tables.
 //!
 //! - [`tables`]: the list of published tables. A new table is one entry there.
+//! - [`lozano_browsers`]: entries of one scenario
 //! - [`published`]: how an entry becomes a file
 //! - [`karadogan`], [`somogyi`], [`thorsen`], [`wire_cost`]: rows that are computed
 //! - [`runs`]: the file `runs.csv`
@@ -10,6 +11,7 @@
 mod folder;
 mod group;
 mod karadogan;
+mod lozano_browsers;
 pub mod published;
 mod runs;
 mod sheet;

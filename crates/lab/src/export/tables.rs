@@ -4,7 +4,7 @@
 //! figures, the entry names the columns; otherwise a function computes the rows.
 
 use super::{
-    karadogan,
+    karadogan, lozano_browsers,
     published::{Column, Only, PublishedTable, Recorded, Source},
     somogyi, thorsen, wire_cost,
 };
@@ -454,6 +454,13 @@ pub static TABLES: &[PublishedTable] = &[
         ),
         MULTIPARTY_NOTE
     ),
+    lozano_browsers::LATENCY,
+    lozano_browsers::LOSSES,
+    lozano_browsers::LOSS_AND_LATENCY,
+    lozano_browsers::QUEUE,
+    lozano_browsers::FREE,
+    lozano_browsers::TCP,
+    lozano_browsers::MESH,
 ];
 
 const CALL_SERIES: &[&str] = &["controller", "RTT", "goodput", "calls"];

@@ -4,7 +4,6 @@ use std::{
     collections::HashSet,
     net::Ipv4Addr,
     os::unix::process::CommandExt,
-    path::PathBuf,
     process::{Child, Command, ExitStatus},
     sync::{
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -41,8 +40,12 @@ pub struct Options {
     pub config: Config,
     pub traces: Traces,
     pub seed: u64,
-    /// File for all packets that leave the link.
-    pub log: Option<PathBuf>,
+    pub records: Records,
+}
+
+/// Returns all addresses that this machine can have at a link.
+pub fn hosts() -> impl Iterator<Item = Ipv4Addr> {
+    SUBNETS.map(|subnet| Ipv4Addr::new(10, 213, subnet, 2))
 }
 
 /// Runs `program` in a new network namespace. Its only network is an emulated link to the namespace of this thread. Its
@@ -79,8 +82,7 @@ pub fn run(
         });
         if let Ok(near) = device.recv() {
             let ends = Ends { near: End::Tun(near), far: End::Tun(far), far_address: Some(host), bypass: None };
-            let Options { config, traces, seed, log } = options;
-            let records = Records { log, activity: false };
+            let Options { config, traces, seed, records } = options;
             // The thread waits for the result, also if it is an error.
             send_ready.send(Emulator::start(config, &traces, seed, ends, records)).ok();
         }

@@ -39,7 +39,7 @@ impl TunCable {
     /// With a `log`, all packets that leave the link are written to this file.
     pub fn new(config: Config, traces: Traces, seed: u64, log: Option<PathBuf>) -> Self {
         let (near, emulator) = Default::default();
-        Self { config, traces, seed, records: Records { log, activity: false }, congestion: None, near, emulator }
+        Self { config, traces, seed, records: Records { log, ..Records::default() }, congestion: None, near, emulator }
     }
 
     /// Lets all TCP connections between the ends use this congestion control. See

@@ -28,6 +28,7 @@ use tun_rs::SyncDevice;
 use super::{
     activity::{Activity, DevicePacket},
     ethernet,
+    heads::{Heads, MediaHead},
     packet::IpPacket,
     pcapng::PcapNg,
     stamped::Stamped,
@@ -105,6 +106,8 @@ pub struct Report {
     pub started: Instant,
     /// Packets of the devices at the near end, if they were recorded.
     pub activity: Activity,
+    /// Heads of the media packets at the near end, if they were recorded.
+    pub heads: Heads,
 }
 
 impl Report {
@@ -228,6 +231,8 @@ pub struct Records {
     pub log: Option<PathBuf>,
     /// Whether the report has the activity of the devices.
     pub activity: bool,
+    /// Whether the report has the heads of media packets.
+    pub heads: bool,
 }
 
 impl Emulator {
@@ -236,7 +241,7 @@ impl Emulator {
     /// Errors: an invalid configuration, or the log cannot be created.
     pub fn start(config: Config, traces: &Traces, seed: u64, ends: Ends, records: Records) -> anyhow::Result<Self> {
         let link = Link::new(config, traces, seed)?;
-        let Records { log, activity } = records;
+        let Records { log, activity, heads } = records;
         let log = log.map(|path| -> anyhow::Result<_> {
             let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
             Ok(PcapNg::new(BufWriter::new(file), &["up", "down"])?)
@@ -245,8 +250,17 @@ impl Emulator {
         let (stop, live) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Live::default())));
         let (commands, inbox) = mpsc::channel();
         let delays = [Delays::default(); 2];
-        let worker =
-            Worker { link, ends, log, has_activity: activity, stop: stop.clone(), inbox, live: live.clone(), delays };
+        let worker = Worker {
+            link,
+            ends,
+            log,
+            has_activity: activity,
+            has_heads: heads,
+            stop: stop.clone(),
+            inbox,
+            live: live.clone(),
+            delays,
+        };
         let thread = std::thread::Builder::new().name("link".into()).spawn(move || worker.run())?;
         Ok(Self { thread, stop, commands, live })
     }
@@ -287,6 +301,7 @@ struct Worker {
     ends: Ends,
     log: Option<PcapNg<BufWriter<File>>>,
     has_activity: bool,
+    has_heads: bool,
     stop: Arc<AtomicBool>,
     inbox: mpsc::Receiver<(Config, Traces)>,
     live: Arc<Mutex<Live>>,
@@ -318,6 +333,7 @@ impl Worker {
             bypassed: 0,
             started,
             activity: Activity::default(),
+            heads: Heads::default(),
         };
         let mut buffer = vec![0; BUFFER_BYTES];
         let (mut last_release, mut looked) = (Time::ZERO, Time::ZERO);
@@ -419,6 +435,9 @@ impl Worker {
         if self.has_activity {
             let bytes = packet.as_bytes().len() as u16;
             report.activity.record(DevicePacket { at, device, direction, bytes });
+        }
+        if let Some(head) = self.has_heads.then(|| MediaHead::read(packet, direction, at)).flatten() {
+            report.heads.record(head);
         }
     }
 

@@ -12,6 +12,7 @@ mod congestion;
 pub mod emulator;
 mod ethernet;
 pub mod gateway;
+pub mod heads;
 pub mod knobs;
 pub mod live;
 pub mod packet;

@@ -39,6 +39,7 @@ mod karadogan_forwarding;
 mod karadogan_gateway;
 mod karadogan_servo;
 mod lozano;
+mod lozano_browsers;
 mod lozano_free;
 mod lozano_mobile;
 mod lozano_multiparty;
@@ -105,6 +106,11 @@ pub static SCENARIOS: &[Scenario] = &[
         &lozano_multiparty::LozanoMultiparty,
     ),
     Scenario::experiment("lozano-mobile", include_str!("lozano_mobile/scenario.toml"), &lozano_mobile::LozanoMobile),
+    Scenario::experiment(
+        "lozano-browsers",
+        include_str!("lozano_browsers/scenario.toml"),
+        &lozano_browsers::LozanoBrowsers,
+    ),
     Scenario::sweep("muller-pingpong", include_str!("muller_pingpong/scenario.toml")),
     Scenario::sweep("connections", include_str!("connections/scenario.toml")),
     Scenario::sweep("storm", include_str!("storm/scenario.toml")),

@@ -15,13 +15,14 @@ use millrace_lab::{
 };
 use serde_json::json;
 
-const FIXTURES: [&str; 15] = [
+const FIXTURES: [&str; 16] = [
     "carcare-latency",
     "carcare-reliability",
     "carcare-wire",
     "karadogan-forwarding",
     "karadogan-gateway",
     "karadogan-pairs",
+    "lozano-browsers",
     "lozano-free",
     "lozano-multiparty",
     "lozano-parallel",
@@ -245,6 +246,17 @@ fn gateway_and_forwarding_fill_the_tables_of_chapter_3() {
     assert!(application.rows.iter().all(|row| row["forwarding"] == "gateway") && !application.rows.is_empty());
     let bytes = file(&folder, "karadogan_t3_5_throughput_network_layer.csv");
     assert!(number(bytes.find("peers", "15"), "received_bytes_per_s") > 10_000.0);
+}
+
+#[test]
+fn calls_between_browsers_fill_the_tables_of_their_conditions() {
+    let (folder, _) = exported(&fixture("lozano-browsers"));
+    let csv = file(&folder, "lozano_t04_loss_and_latency.csv");
+    let row = csv.find("machine", "overall");
+    assert_eq!((row["path_latency_ms"].as_str(), row["browsers"].as_str()), ("50", "chromium-chromium"));
+    assert!(number(row, "rate_kbit_s") > 100.0 && number(row, "rtt_ms") >= 100.0, "{row:?}");
+    assert!(number(row, "packet_loss_percent") > number(row, "residual_loss_percent"), "{row:?}");
+    assert!(file(&folder, "lozano_t02_latency.csv").rows.is_empty(), "there was loss");
 }
 
 #[test]
