@@ -347,6 +347,7 @@ impl Switch {
             is_muted: remote.info.is_muted,
             // Links do not say yet which tracks are screens.
             is_screen: false,
+            composed_layer: 0,
             exported: None,
             announced: Some(announced),
         };

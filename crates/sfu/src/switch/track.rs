@@ -31,6 +31,8 @@ pub struct Track {
     pub announced: Option<Announced>,
     /// Whether the track is a shared screen.
     pub is_screen: bool,
+    /// Layer that the compositor gets, if the room has one.
+    pub composed_layer: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,11 @@ const KEYFRAME_INTERVAL_MIN: Duration = Duration::from_millis(300);
 const RATE_WINDOW: Duration = Duration::from_secs(1);
 
 impl Track {
+    /// Returns whether the track is video other than a shared screen.
+    pub fn is_camera(&self) -> bool {
+        self.kind == MediaKind::Video && !self.is_screen
+    }
+
     /// Returns the bit rates of all layers in bit/s; 0 for a layer that is not being sent.
     pub fn rates(&self, now: Instant) -> Vec<u64> {
         match &self.announced {
