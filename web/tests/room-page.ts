@@ -81,6 +81,8 @@ export interface Joining extends Pick<JoinOptions, 'topology' | 'role' | 'transp
   readonly video?: boolean;
   /** Sends video of a canvas of this size, which changes all the time, instead of the camera's video. */
   readonly canvas?: readonly [width: number, height: number];
+  /** Sends video of 640x480 in this color, with a line that moves, instead of the camera's video. */
+  readonly color?: string;
   /**
    * Also sends a tone of this frequency in Hz (`true`: the default frequency). The tone is silent until `voice` is
    * called.
@@ -93,7 +95,7 @@ export interface Joining extends Pick<JoinOptions, 'topology' | 'role' | 'transp
 /** Joins the room and returns the participant's id. */
 export const join = (page: Page, room: string, joining: Joining): Promise<string> =>
   page.evaluate(
-    async ([room, { video = true, canvas, tone, choice, ...options }]) => {
+    async ([room, { video = true, canvas, color, tone, choice, ...options }]) => {
       const painted = ([width, height]: readonly [number, number]): MediaStream => {
         const sheet = Object.assign(document.createElement('canvas'), { width, height });
         const pen = sheet.getContext('2d')!;
@@ -106,7 +108,19 @@ export const join = (page: Page, room: string, joining: Joining): Promise<string
         }, 66);
         return sheet.captureStream(15);
       };
-      const stream = canvas ? painted(canvas) : video ? await navigator.mediaDevices.getUserMedia({ video: { width: 320, height: 240, frameRate: 30 } }) : undefined;
+      const colored = (color: string): MediaStream => {
+        const sheet = Object.assign(document.createElement('canvas'), { width: 640, height: 480 });
+        const pen = sheet.getContext('2d')!;
+        let frame = 0;
+        setInterval(() => {
+          pen.fillStyle = color;
+          pen.fillRect(0, 0, 640, 480);
+          pen.fillStyle = '#fff';
+          pen.fillRect(0, (frame++ * 4) % 160, 640, 4);
+        }, 66);
+        return sheet.captureStream(15);
+      };
+      const stream = color ? colored(color) : canvas ? painted(canvas) : video ? await navigator.mediaDevices.getUserMedia({ video: { width: 320, height: 240, frameRate: 30 } }) : undefined;
       if (tone) {
         const audio = new AudioContext();
         const [source, volume, out] = [audio.createOscillator(), audio.createGain(), audio.createMediaStreamDestination()];

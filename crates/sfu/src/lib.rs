@@ -6,15 +6,17 @@
 //! - [`cascade`]: links to other nodes, for rooms on several nodes
 //! - [`rtcp`]: reports: parser and writer
 //! - [`mixer`]: decodes the audio of a room, and encodes one mix for each listener
+//! - [`compositor`]: decodes the videos of a room, and encodes one video of all participants
 //! - [`MediaClient`], [`Sink`]: the client's end, for load generators and tests
 //!
-//! No sockets, no clock, no threads: datagrams and the time are inputs. `egress`, `cascade` and `mixer` know nothing of
-//! `switch`, and `congestion` and `rtcp` know nothing of the others.
+//! No sockets, no clock, no threads: datagrams and the time are inputs. `egress`, `cascade`, `mixer` and `compositor`
+//! know nothing of `switch`, and `congestion` and `rtcp` know nothing of the others.
 //!
 //! Read first: [`switch::Switch`], [`egress::Egress`], [`mixer::Mixer`].
 
 pub mod cascade;
 mod client;
+pub mod compositor;
 pub mod congestion;
 pub mod egress;
 mod loudness;

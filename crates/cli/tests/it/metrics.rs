@@ -8,6 +8,9 @@ use crate::support::Server;
 const NAMES: &[&str] = &[
     "millrace_build_info gauge",
     "millrace_channels_open gauge",
+    "millrace_composite_frames_skipped_total counter",
+    "millrace_composite_frames_total counter",
+    "millrace_composite_units_dropped_total counter",
     "millrace_connections gauge",
     "millrace_connections_total counter",
     "millrace_device_requests_total counter",

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     members::{Owner, Participant},
-    mixing,
+    mixing::{self, Mixing},
 };
 use crate::{
     Conference,
@@ -97,8 +97,9 @@ fn accept_offer(
     if connected.is_some() {
         leave(conference, room, id);
     }
-    let joined =
-        media.with_switch(|switch, send| switch.join(room.as_str(), (id, Role::Member), offer, Instant::now(), send));
+    let offer = (offer, conference.rooms.video_codecs(room));
+    let who = (id, Role::Member);
+    let joined = media.with_switch(|switch, send| switch.join_with(room.as_str(), who, offer, Instant::now(), send));
     let (member, answer) = joined.unwrap_or(Err(Refused::Gone))?;
     if let Err(error) = start_mixer(conference, room) {
         media.with_switch(|switch, send| switch.leave(member, Instant::now(), send));
@@ -122,8 +123,14 @@ fn start_mixer(conference: &Rc<Conference>, room: &RoomName) -> Result<(), Rejec
         return Ok(());
     }
     let slot = conference.rooms.mixer().ok_or(Rejected::NoMixer)?;
-    let mixer = mixing::start(conference, room, slot)?;
-    media.with_switch(|switch, send| switch.set_mixer(room.as_str(), mixer, Instant::now(), send));
+    let Mixing { mixer, compositor } = mixing::start(conference, room, slot)?;
+    media.with_switch(|switch, send| {
+        let now = Instant::now();
+        switch.set_mixer(room.as_str(), mixer, now, send);
+        if let Some(compositor) = compositor {
+            switch.set_compositor(room.as_str(), compositor, now, send);
+        }
+    });
     Ok(())
 }
 

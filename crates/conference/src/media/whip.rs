@@ -121,9 +121,11 @@ async fn begin(
     let (known, key) = (room.clone(), secret.clone());
     let answer = conference
         .ask(&room, move |conference| async move {
+            let offer = (offer.as_str(), conference.rooms.video_codecs(&known));
+            let who = (name.as_str(), role);
             let joined = conference
                 .media
-                .with_switch(|switch, send| switch.join(known.as_str(), (&name, role), &offer, Instant::now(), send));
+                .with_switch(|switch, send| switch.join_with(known.as_str(), who, offer, Instant::now(), send));
             let no_port = "this server has no port for media (`rtc.listen` is off)";
             let joined = joined.ok_or_else(|| Error::new(Code::NotFound, no_port))?;
             let (member, answer) = joined.map_err(|error| refused(&error))?;

@@ -17,6 +17,8 @@ pub struct Config {
     pub children_max: usize,
     /// Maximum number of rooms with topology `mixer`, each of which uses a thread; 0 disables the topology.
     pub mixers_max: usize,
+    /// In rooms with topology `mixer`, all cameras become one video, on another thread.
+    pub mixer_video: bool,
     /// Congestion control of the media that the SFU sends.
     pub congestion_control: Algorithm,
     /// Whether a room may have participants on several nodes that share an engine.
@@ -47,6 +49,7 @@ impl Default for Config {
             mesh_max,
             children_max,
             mixers_max: 0,
+            mixer_video: false,
             congestion_control: Algorithm::default(),
             over_nodes: true,
             link_address: String::new(),

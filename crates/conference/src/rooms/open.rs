@@ -8,7 +8,7 @@ use std::{
 
 use millrace_protocol::{Code, Error, Holder, Position};
 use millrace_room::{Announced, Join, Joined, Muted, Output, Refused, Room, Topology};
-use millrace_sfu::congestion::Algorithm;
+use millrace_sfu::{congestion::Algorithm, switch::VideoCodecs};
 use serde_json::Value;
 
 use super::{Config, MixerSlot, RoomName, Shared};
@@ -185,6 +185,16 @@ impl Rooms {
     /// Returns true if the audio of this room is mixed.
     pub(crate) fn is_mixed(&self, name: &RoomName) -> bool {
         self.rooms.borrow().get(name).is_some_and(|open| open.room.topology() == Topology::Mixer)
+    }
+
+    /// Returns true if all cameras of this room become one video.
+    pub(crate) fn has_composite_video(&self, name: &RoomName) -> bool {
+        self.shared.config.mixer_video && self.is_mixed(name)
+    }
+
+    /// Returns the video codecs that the members of this room may use.
+    pub(crate) fn video_codecs(&self, name: &RoomName) -> VideoCodecs {
+        if self.has_composite_video(name) { VideoCodecs::Composite } else { VideoCodecs::All }
     }
 
     /// Reserves a mixer slot; `None` if all are in use.

@@ -1,6 +1,7 @@
 //! Tests docs/reference/rooms.md and the parts "Rooms" and "Media" of docs/reference/protocol.md against a real
 //! server.
 
+mod composite;
 mod media;
 mod rooms;
 mod seats;

@@ -20,10 +20,14 @@ use str0m::{
 
 pub use sink::Sink;
 
+use crate::compositor::enable_format;
+
 /// A client's end of a media connection, packet by packet, for the load generator and the tests. It does not encode or
 /// decode.
 pub struct MediaClient {
     connection: Connection,
+    /// Codec of the video that it sends.
+    video: Codec,
     pending: Option<SdpPendingOffer>,
     lines: Vec<MediaLine>,
 }
@@ -76,16 +80,30 @@ impl MediaLine {
 impl MediaClient {
     /// Creates a client with the address `local`, which waits for an offer.
     pub fn new(local: SocketAddr, now: Instant) -> Self {
+        Self::with_video(local, Codec::Vp8, now)
+    }
+
+    fn with_video(local: SocketAddr, video: Codec, now: Instant) -> Self {
         let connection = Connection::new(false, &local.into(), 1, now, |config| {
-            config.clear_codecs().enable_opus(true, false).enable_vp8(true).set_rtp_mode(true)
+            let config = config.clear_codecs().enable_opus(true, false).set_rtp_mode(true);
+            if video == Codec::H264 { enable_format(config) } else { config.enable_vp8(true) }
         });
-        Self { connection, pending: None, lines: Vec::new() }
+        Self { connection, video, pending: None, lines: Vec::new() }
     }
 
     /// Creates a client with the address `local`, and its offer: one line for each kind to send and for each kind to
     /// receive.
     pub fn offer(local: SocketAddr, sends: &[MediaKind], receives: &[MediaKind], now: Instant) -> (Self, String) {
-        let mut client = Self::new(local, now);
+        Self::new(local, now).make_offer(sends, receives)
+    }
+
+    /// Creates a client whose video is H.264, and its offer.
+    pub fn offer_h264(local: SocketAddr, sends: &[MediaKind], receives: &[MediaKind], now: Instant) -> (Self, String) {
+        Self::with_video(local, Codec::H264, now).make_offer(sends, receives)
+    }
+
+    fn make_offer(self, sends: &[MediaKind], receives: &[MediaKind]) -> (Self, String) {
+        let mut client = self;
         let mut api = client.connection.rtc.sdp_api();
         for (kinds, direction) in [(sends, Direction::SendOnly), (receives, Direction::RecvOnly)] {
             for kind in kinds {
@@ -164,9 +182,9 @@ impl MediaClient {
         now: Instant,
         out: &mut impl MediaOutput,
     ) -> Result<(), ConnectionError> {
-        let Self { connection, lines, .. } = self;
+        let Self { connection, lines, video, .. } = self;
         let MediaLine { mid, kind, sequence, audio_level } = &mut lines[line];
-        let codec = if *kind == MediaKind::Video { Codec::Vp8 } else { Codec::Opus };
+        let codec = if *kind == MediaKind::Video { *video } else { Codec::Opus };
         let Some(params) = connection.rtc.codec_config().find(|params| params.spec().codec == codec) else {
             return Ok(());
         };

@@ -15,7 +15,7 @@ const SPEAKER_HOLD_TIME: Duration = Duration::from_secs(2);
 
 /// Initial and minimum delay between the arrival of a packet and its playback. A packet that arrives too late
 /// increases the delay.
-const DELAY_MIN: Duration = Duration::from_millis(40);
+pub const DELAY_MIN: Duration = Duration::from_millis(40);
 const DELAY_MAX: Duration = Duration::from_millis(200);
 /// Time without late packets after which the delay is reduced.
 const DELAY_DECREASE_INTERVAL: Duration = Duration::from_secs(10);
@@ -74,6 +74,11 @@ impl JitterBuffer {
             surplus: 0,
             last_speech: None,
         }
+    }
+
+    /// Returns the time between the arrival of a packet and its playback.
+    pub fn delay(&self) -> Duration {
+        self.delay
     }
 
     /// Buffers a packet that has arrived.

@@ -123,6 +123,11 @@ impl Mixer {
         (!self.jitter_buffers.is_empty()).then_some(self.next)
     }
 
+    /// Returns the longest time that audio of a member waits in the mixer. Video must be delayed as long.
+    pub fn delay(&self) -> Duration {
+        self.jitter_buffers.values().map(JitterBuffer::delay).max().unwrap_or(jitter_buffer::DELAY_MIN)
+    }
+
     /// Mixes the next 20 ms. Returns `None` if no member speaks, if no member listens, or if no frame is due.
     pub fn handle_timeout(&mut self, now: Instant) -> Option<Mixed> {
         let late = self.timeout().and_then(|due| now.checked_duration_since(due))?;

@@ -8,7 +8,7 @@ use super::{
     state::{Event, Send, Switch},
     track::Track,
 };
-use crate::{loudness::Loudness, member_id::MemberId, mixer::Input};
+use crate::{compositor, loudness::Loudness, member_id::MemberId, mixer::Input};
 
 /// Maximum number of tracks that one member sends, and of lines in a viewer's own offer. A member in role
 /// [`Role::Member`] receives at most the square of it.
@@ -51,6 +51,7 @@ impl Switch {
                 exported: None,
                 announced: None,
                 is_screen,
+                composed_layer: 0,
             });
             let (room, track) = (member.room, member.tracks.len() - 1);
             self.export(Source { member: id, track }, now);
@@ -77,21 +78,24 @@ impl Switch {
         let Some(member) = self.members.get(id.slot as usize).filter(|member| member.id == id) else {
             return Vec::new();
         };
-        let others = self.rooms[member.room as usize].members.iter().filter(|other| **other != id);
+        let room = &self.rooms[member.room as usize];
+        let (is_mixed, is_composed) = (room.mixer.is_some(), room.compositor.is_some());
+        let others = room.members.iter().filter(|other| **other != id);
         let all = others.filter_map(|other| self.members.get(other.slot as usize)).flat_map(|other| {
             let track = |(at, track): (usize, &Track)| WantedTrack {
                 kind: track.kind,
                 source: Source { member: other.id, track: at },
                 name: track.stream_name(&other.name),
             };
-            other.tracks.iter().enumerate().map(track)
+            let is_forwarded = move |(_, track): &(usize, &Track)| !(is_composed && track.is_camera());
+            other.tracks.iter().enumerate().filter(is_forwarded).map(track)
         });
-        let is_mixed = self.rooms[member.room as usize].mixer.is_some();
         let remote = self.remotes.iter().flat_map(|remotes| remotes.tracks_of(member.room));
         all.chain(remote)
             .filter(|track| !is_mixed || track.kind == MediaKind::Video)
             .filter(|track| !member.slots.iter().any(|slot| slot.source == Some(track.source)))
             .chain(self.wanted_mix(id))
+            .chain(self.wanted_composite(id))
             .collect()
     }
 
@@ -145,6 +149,8 @@ impl Switch {
         let room = member.room;
         if source == Source::MIX {
             self.rooms[room as usize].send_to_mixer(Input::ListenerAdded(id));
+        } else if source == Source::COMPOSITE {
+            self.rooms[room as usize].send_to_compositor(compositor::Input::ViewerAdded(id));
         } else if let Some(track) = self.track(source) {
             track.receivers.push((id, slot));
         }

@@ -21,10 +21,11 @@ use str0m::{
 use super::{
     allocate::LayerSwitch,
     rewriter::{Renumbered, StreamRewriter},
-    source::{Role, Source},
+    source::{Role, Source, VideoCodecs},
     track::Track,
 };
 use crate::{
+    compositor::enable_format,
     congestion::{Algorithm, gcc::ReceiverEstimator},
     egress::{Egress, OutgoingStream, Packet, ReportOutcome, is_report},
     member_id::MemberId,
@@ -171,13 +172,17 @@ impl Member {
     /// Errors: [`BadOffer`] if the offer is invalid or does not fit.
     pub fn answer(
         (id, room, name, role): (MemberId, u32, &str, Role),
-        offer: &str,
+        (offer, codecs): (&str, VideoCodecs),
         candidates: &Candidates,
         now: Instant,
         collected: &mut CollectedOutput,
     ) -> Result<(Self, String), BadOffer> {
         let connection = Connection::new(true, candidates, 1, now, |config| {
-            let config = config.clear_codecs().enable_opus(true, false).enable_vp8(true).enable_h264(true);
+            let config = config.clear_codecs().enable_opus(true, false);
+            let config = match codecs {
+                VideoCodecs::All => config.enable_vp8(true).enable_h264(true),
+                VideoCodecs::Composite => enable_format(config),
+            };
             // G.711, which browsers and telephones must support. Source: RFC 7874, section 3.
             let config = config.enable_pcmu(true, false).enable_pcma(true, false);
             config.set_rtp_mode(true).set_sctp_max_buffered_amount(BUFFERED_MAX)
@@ -473,6 +478,10 @@ impl Slot {
 
     pub fn is_mix(&self) -> bool {
         self.source == Some(Source::MIX)
+    }
+
+    pub fn is_composite(&self) -> bool {
+        self.source == Some(Source::COMPOSITE)
     }
 
     /// Changes the source of this slot and resets its formats, its layer and its last layer switch.

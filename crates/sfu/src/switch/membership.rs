@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 use millrace_rtc::BadOffer;
 
 use super::{
-    floor::Floor,
     member::{Member, OfferedTrack},
-    source::Role,
+    source::{Role, VideoCodecs},
     state::{Room, Send, Switch},
 };
 use crate::member_id::MemberId;
@@ -37,8 +36,20 @@ impl Switch {
     pub fn join(
         &mut self,
         room: &str,
-        (name, role): (&str, Role),
+        who: (&str, Role),
         offer: &str,
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) -> Result<(MemberId, String), Refused> {
+        self.join_with(room, who, (offer, VideoCodecs::All), now, send)
+    }
+
+    /// Adds a member as [`Switch::join`] does, with these video codecs only.
+    pub fn join_with(
+        &mut self,
+        room: &str,
+        (name, role): (&str, Role),
+        offer: (&str, VideoCodecs),
         now: Instant,
         send: &mut (impl Send + ?Sized),
     ) -> Result<(MemberId, String), Refused> {
@@ -67,10 +78,12 @@ impl Switch {
         self.members.insert(Box::new(member));
         self.next_tick.get_or_insert(now + TICK);
         if known.is_none() {
-            self.rooms.insert(Room { name: room.into(), members: Vec::new(), floor: Floor::default(), mixer: None });
+            let (floor, members) = Default::default();
+            self.rooms.insert(Room { name: room.into(), members, floor, mixer: None, compositor: None });
             self.rooms_by_name.insert(room.into(), room_at);
         }
         self.rooms[room_at as usize].members.push(id);
+        self.add_cell(id);
         if known.is_none() {
             self.add_remotes(room, now, send);
         }

@@ -15,12 +15,14 @@
 //! - [`floor`]: active speaker
 //! - [`data`]: data channels on the same connection as the media
 //! - [`mix`]: rooms with mixed audio
+//! - [`compose`]: rooms with one composite video
 //! - [`report`]: statistics of members
 //!
 //! Only the SFU requests keyframes from a publisher: one request serves all receivers. The bandwidth of each receiver
 //! is estimated separately; the reports of one receiver change nothing for another.
 
 mod allocate;
+mod compose;
 mod data;
 mod floor;
 mod incoming;
@@ -45,5 +47,5 @@ pub use allocate::{LayerSwitch, Reason};
 pub use membership::Refused;
 pub use mix::MIX;
 pub use report::{Receives, Report, Sends};
-pub use source::Role;
-pub use state::{Event, MixerSender, Send, Switch};
+pub use source::{Role, VideoCodecs};
+pub use state::{CompositorSender, Event, MixerSender, Send, Switch};

@@ -16,7 +16,7 @@ use super::{
     state::{Event, Send, Switch},
     track::{LAYERS_MAX, Layer, Track, describe, is_key},
 };
-use crate::{member_id::MemberId, mixer::Input};
+use crate::{compositor, member_id::MemberId, mixer::Input};
 
 /// Maximum time for a member that has lost its network path to restore it.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(15);
@@ -39,8 +39,13 @@ impl Switch {
             str0m::Event::KeyframeRequest(request) => {
                 let Some(member) = self.member(id) else { return };
                 let slot = member.slots.iter().find(|slot| slot.mid == request.mid);
-                if let Some((source, layer)) = slot.and_then(|slot| Some((slot.source?, slot.rewriter.layer()))) {
-                    self.request_keyframe(source, layer, now, send);
+                let room = member.room;
+                match slot.and_then(|slot| Some((slot.source?, slot.rewriter.layer()))) {
+                    Some((Source::COMPOSITE, _)) => {
+                        self.rooms[room as usize].send_to_compositor(compositor::Input::KeyframeWanted);
+                    }
+                    Some((source, layer)) => self.request_keyframe(source, layer, now, send),
+                    None => {}
                 }
             }
             str0m::Event::Connected => {
@@ -110,6 +115,9 @@ impl Switch {
         if kind == MediaKind::Audio && self.mix(source, room, incoming.sequence, opus) {
             return;
         }
+        if kind == MediaKind::Video && self.compose(source, room, (layer, packet, &params)) {
+            return;
+        }
         self.fan_out(source, (packet.into(), &params, &incoming), now, send);
         if let Some(handle) = exported {
             self.send_to_nodes(handle, (layer, packet, &params), now);
@@ -163,11 +171,14 @@ impl Switch {
         for (at, is_muted) in wanted.into_iter().enumerate() {
             let source = Source { member: id, track: at };
             let Some(track) = self.track(source).filter(|track| track.is_muted != is_muted) else { continue };
-            let kind = track.kind;
+            let (kind, is_camera) = (track.kind, track.is_camera());
             track.is_muted = is_muted;
             self.update_exported(source, now);
             if is_muted && kind == MediaKind::Audio {
                 self.rooms[room as usize].send_to_mixer(Input::Muted(id));
+            }
+            if is_muted && is_camera {
+                self.rooms[room as usize].send_to_compositor(compositor::Input::Muted(id));
             }
             let Some(track) = self.track(source) else { continue };
             for (receiver, slot) in track.receivers.clone() {
@@ -269,6 +280,9 @@ impl Switch {
         let videos: Vec<_> = member.slots.iter().enumerate().filter(is_video).filter_map(video).collect();
         let speaker = self.holder(room).map(|holder| holder.member);
         let mut demand = |(_, source, current): &(usize, Source, usize)| {
+            if *source == Source::COMPOSITE {
+                return VideoDemand { rates: vec![compositor::BITS_PER_S.into()], current: 0, has_priority: true };
+            }
             let track = self.track(*source).filter(|track| !track.is_muted);
             let rates = track.map_or_else(Vec::new, |track| track.rates(now));
             VideoDemand { rates, current: *current, has_priority: speaker == Some(source.member) }
@@ -300,8 +314,15 @@ impl Switch {
             egress.set_desired(desired + desired / 4, now);
             self.queue(id);
         }
-        for (_, source, _) in videos {
-            self.request_keyframe(source, None, now, send);
+        for (at, source, _) in videos {
+            if source != Source::COMPOSITE {
+                self.request_keyframe(source, None, now, send);
+                continue;
+            }
+            let is_waiting = self.member(id).is_some_and(|member| member.slots[at].rewriter.is_waiting());
+            if is_waiting {
+                self.rooms[room as usize].send_to_compositor(compositor::Input::KeyframeWanted);
+            }
         }
     }
 
@@ -338,6 +359,7 @@ impl Switch {
     /// Runs once a second. The bit rates of the layers may have changed, and a keyframe request may have been lost.
     pub(super) fn tick(&mut self, now: Instant, send: &mut (impl Send + ?Sized)) {
         self.announce_rates(now);
+        self.choose_composed_layers(now);
         let all: Vec<MemberId> = self.members.iter().map(|(_, member)| member.id).collect();
         for id in all {
             self.choose_layers(id, now, send);

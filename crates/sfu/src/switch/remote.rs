@@ -347,6 +347,7 @@ impl Switch {
             loudness: Loudness::default(),
             is_muted: remote.info.is_muted,
             is_screen: remote.info.is_screen,
+            composed_layer: 0,
             exported: None,
             announced: Some(announced),
         };

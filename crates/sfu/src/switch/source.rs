@@ -10,6 +10,17 @@ pub struct Source {
 impl Source {
     /// Mixed audio of a room.
     pub const MIX: Self = Self { member: MemberId::MIXER, track: 0 };
+    /// Composite video of a room.
+    pub const COMPOSITE: Self = Self { member: MemberId::MIXER, track: 1 };
+}
+
+/// Video codecs that a member may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VideoCodecs {
+    #[default]
+    All,
+    /// Constrained Baseline of H.264 only, which the compositor decodes and encodes.
+    Composite,
 }
 
 /// Direction of a member's media.

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     cascade::{self, NodeId},
+    compositor,
     congestion::Algorithm,
     member_id::MemberId,
     mixer::Input,
@@ -71,10 +72,14 @@ pub struct Room {
     pub floor: Floor,
     /// Receives the audio of the room for mixing. `None`: audio is forwarded.
     pub mixer: Option<MixerSender>,
+    /// Receives the cameras of the room for one composite video. `None`: video is forwarded.
+    pub compositor: Option<CompositorSender>,
 }
 
 /// Callback that receives the audio of a mixed room.
 pub type MixerSender = Box<dyn FnMut(Input)>;
+/// Callback that receives the video of a room with composite video.
+pub type CompositorSender = Box<dyn FnMut(compositor::Input)>;
 
 /// Callback that sends a datagram to an address.
 pub trait Send: FnMut(SocketAddr, Vec<u8>) {}
@@ -223,6 +228,7 @@ impl Switch {
         }
         let room = &mut self.rooms[member.room as usize];
         room.send_to_mixer(Input::Left(id));
+        room.send_to_compositor(compositor::Input::Left(id));
         room.members.retain(|other| *other != id);
         if room.members.is_empty() {
             self.rooms_by_name.remove(&room.name);
@@ -258,6 +264,12 @@ impl Room {
     pub(super) fn send_to_mixer(&mut self, input: Input) {
         if let Some(mixer) = &mut self.mixer {
             mixer(input);
+        }
+    }
+
+    pub(super) fn send_to_compositor(&mut self, input: compositor::Input) {
+        if let Some(compositor) = &mut self.compositor {
+            compositor(input);
         }
     }
 }

@@ -34,6 +34,8 @@ pub struct Track {
     pub announced: Option<Announced>,
     /// Whether the track is a shared screen.
     pub is_screen: bool,
+    /// Layer that the compositor gets, if the room has one.
+    pub composed_layer: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,11 @@ impl Track {
     pub fn stream_name(&self, member: &str) -> String {
         let suffix = if self.is_screen { SCREEN_SUFFIX } else { "" };
         format!("{member}{suffix}")
+    }
+
+    /// Returns whether the track is video other than a shared screen.
+    pub fn is_camera(&self) -> bool {
+        self.kind == MediaKind::Video && !self.is_screen
     }
 
     /// Returns the bit rates of all layers in bit/s; 0 for a layer that is not being sent.

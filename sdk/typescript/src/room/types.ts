@@ -110,7 +110,7 @@ export type Said = ChatMessage;
 export interface RemoteTrack {
   /**
    * Owner of the track. In a room with a mixer, all audio comes as one track of the participant `mix`, in its own
-   * stream.
+   * stream; with `rooms.mixer_video` on the server, all cameras come as one video track in the same stream.
    */
   readonly participant: string;
   readonly track: MediaStreamTrack;

@@ -100,7 +100,7 @@ export const TOPOLOGIES = [
   { name: 'auto', label: 'Automatic', description: 'Peer-to-peer for two; through the server from three on.' },
   { name: 'mesh', label: 'Mesh', description: 'A direct connection between every two participants. Best for small groups.' },
   { name: 'switch', label: 'Switch', description: 'One connection per participant, to the server, which forwards video and audio.' },
-  { name: 'mixer', label: 'Mixer', description: 'One connection per participant, to the server, which forwards video and mixes all audio into one stream.' },
+  { name: 'mixer', label: 'Mixer', description: 'One connection per participant, to the server, which mixes all audio into one stream, and forwards video or composes one video of all.' },
   { name: 'star', label: 'Star', description: 'All connections go through the first participant.' },
   { name: 'relay', label: 'Relay', description: 'Like a mesh, but all traffic goes through a TURN relay.' },
   { name: 'p2p', label: 'Peer-to-peer', description: 'A direct connection between exactly two participants.' },

@@ -1,4 +1,5 @@
 mod cascaded;
+mod composed;
 mod estimates;
 mod mixed;
 mod muted;
@@ -78,13 +79,32 @@ impl Net {
         (sends, receives): (&[MediaKind], &[MediaKind]),
         change: impl FnOnce(String) -> String,
     ) -> usize {
-        let address = format!("127.0.0.1:{}", 2000 + self.clients.len()).parse().unwrap();
-        let (mut end, offer) = MediaClient::offer(address, sends, receives, self.now);
-        let offer = change(offer);
+        let address = self.next_address();
+        let (end, offer) = MediaClient::offer(address, sends, receives, self.now);
+        self.admit((name, role), address, (end, change(offer)), VideoCodecs::All)
+    }
+
+    /// Joins with a client that sends and receives H.264, as in a room with composite video.
+    fn join_h264(&mut self, name: &str, role: Role, sends: &[MediaKind], receives: &[MediaKind]) -> usize {
+        let address = self.next_address();
+        let offered = MediaClient::offer_h264(address, sends, receives, self.now);
+        self.admit((name, role), address, offered, VideoCodecs::Composite)
+    }
+
+    fn next_address(&self) -> SocketAddr {
+        format!("127.0.0.1:{}", 2000 + self.clients.len()).parse().unwrap()
+    }
+
+    fn admit(
+        &mut self,
+        who: (&str, Role),
+        address: SocketAddr,
+        (mut end, offer): (MediaClient, String),
+        codecs: VideoCodecs,
+    ) -> usize {
         let Self { switch, in_flight, now, .. } = self;
-        let (id, answer) = switch
-            .join("room", (name, role), &offer, *now, &mut |to, datagram| in_flight.push((to, datagram)))
-            .unwrap();
+        let send = &mut |to, datagram| in_flight.push((to, datagram));
+        let (id, answer) = switch.join_with("room", who, (&offer, codecs), *now, send).unwrap();
         end.accept(&answer).unwrap();
         self.clients.push(Client { id, end, address, out: Out::default() });
         self.clients.len() - 1

@@ -1,0 +1,147 @@
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use rusty_h264::YuvFrame;
+
+use super::{
+    Statistics,
+    codec::VideoDecoder,
+    depacketizer::{AccessUnit, Depacketizer, VideoPacket},
+};
+use crate::member_id::MemberId;
+
+/// Maximum number of access units that wait for their time, or for a compositor that is late. If there are more, all
+/// are dropped up to the next keyframe.
+const UNITS_MAX: usize = 30;
+/// Maximum number of access units per second that are decoded, with a burst of one second.
+const UNITS_PER_S_MAX: f64 = 60.0;
+/// Minimum interval between two keyframe requests.
+const REQUEST_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// A video without a new frame for this time is no longer shown.
+const STALE_TIME: Duration = Duration::from_secs(5);
+
+/// A participant with a cell of the composite frame.
+pub struct Participant {
+    pub id: MemberId,
+    stream: Option<Stream>,
+    /// Newest frame, and the time since when it is shown.
+    video: Option<(YuvFrame, Instant)>,
+    /// The cell shows the newest frame.
+    pub is_drawn: bool,
+    /// Size of the frame in the cell.
+    pub drawn_size: Option<(usize, usize)>,
+}
+
+/// Video of one track in one layer.
+struct Stream {
+    track: usize,
+    layer: usize,
+    depacketizer: Depacketizer,
+    decoder: VideoDecoder,
+    units: VecDeque<AccessUnit>,
+    /// Access units that may be decoded, and the time of the last refill.
+    budget: (f64, Instant),
+    requested: Option<Instant>,
+}
+
+impl Participant {
+    pub fn new(id: MemberId) -> Self {
+        Self { id, stream: None, video: None, is_drawn: false, drawn_size: None }
+    }
+
+    pub fn has_stream(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    pub fn video(&self) -> Option<&YuvFrame> {
+        self.video.as_ref().map(|(frame, _)| frame)
+    }
+
+    /// Buffers a packet. Packets of another track or layer begin a new stream.
+    pub fn push(&mut self, (track, layer): (usize, usize), packet: VideoPacket, now: Instant) {
+        if self.stream.as_ref().is_none_or(|stream| (stream.track, stream.layer) != (track, layer)) {
+            self.stream = Some(Stream::new(track, layer, now));
+        }
+        if let Some(stream) = &mut self.stream {
+            stream.depacketizer.push(packet, now);
+        }
+    }
+
+    /// Ends the video.
+    pub fn end_video(&mut self) {
+        self.stream = None;
+        self.is_drawn &= self.video.is_none();
+        self.video = None;
+    }
+
+    /// Decodes the access units that are due: those that arrived `delay` ago. Returns the track whose sender must send
+    /// a keyframe.
+    pub fn advance(&mut self, delay: Duration, now: Instant, statistics: &mut Statistics) -> Option<usize> {
+        let stream = self.stream.as_mut()?;
+        if let Some(frame) = stream.decode(delay, now, statistics) {
+            self.video = Some((frame, now));
+            self.is_drawn = false;
+        }
+        if self.video.as_ref().is_some_and(|(_, since)| now.saturating_duration_since(*since) > STALE_TIME) {
+            self.video = None;
+            self.is_drawn = false;
+        }
+        stream.wants_keyframe(now).then_some(stream.track)
+    }
+}
+
+impl Stream {
+    fn new(track: usize, layer: usize, now: Instant) -> Self {
+        Self {
+            track,
+            layer,
+            depacketizer: Depacketizer::default(),
+            decoder: VideoDecoder::new(),
+            units: VecDeque::new(),
+            budget: (UNITS_PER_S_MAX, now),
+            requested: None,
+        }
+    }
+
+    /// Returns the newest frame that is due.
+    fn decode(&mut self, delay: Duration, now: Instant, statistics: &mut Statistics) -> Option<YuvFrame> {
+        while let Some(unit) = self.depacketizer.poll(now) {
+            self.units.push_back(unit);
+        }
+        if self.units.len() > UNITS_MAX {
+            statistics.units_dropped += self.units.len() as u64;
+            self.units.clear();
+            self.decoder.skip();
+        }
+        let (budget, refilled) = self.budget;
+        let earned = now.saturating_duration_since(refilled).as_secs_f64() * UNITS_PER_S_MAX;
+        self.budget = ((budget + earned).min(UNITS_PER_S_MAX), now);
+        let mut newest = None;
+        while self.units.front().is_some_and(|unit| now.saturating_duration_since(unit.arrived) >= delay) {
+            let Some(unit) = self.units.pop_front() else { break };
+            if self.budget.0 < 1.0 {
+                statistics.units_dropped += 1;
+                self.decoder.skip();
+                continue;
+            }
+            self.budget.0 -= 1.0;
+            let frame = self.decoder.decode(&unit);
+            statistics.units_dropped += u64::from(frame.is_none());
+            newest = frame.or(newest);
+        }
+        newest
+    }
+
+    fn wants_keyframe(&mut self, now: Instant) -> bool {
+        let is_coming = self.units.iter().any(|unit| unit.is_key);
+        let is_needed = self.depacketizer.is_waiting() || self.decoder.needs_key() && !is_coming;
+        let is_due =
+            self.requested.is_none_or(|requested| now.saturating_duration_since(requested) >= REQUEST_INTERVAL_MIN);
+        if is_needed && is_due {
+            self.requested = Some(now);
+        }
+        is_needed && is_due
+    }
+}
