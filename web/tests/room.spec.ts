@@ -58,6 +58,70 @@ async function check(page: Page, what: string, info: TestInfo): Promise<void> {
   expect(small, `${what}: touch targets are large enough`).toEqual([]);
 }
 
+test('25 people: tiles have one size, and no name covers the initials', async ({ browser }, info) => {
+  const context = await browser.newContext({ viewport: { width: 390, height: 844 } });
+  const [page, room] = [await context.newPage(), fresh()];
+  await enter(page, room, 'Ann', 'switch');
+  const post = (path: string, body: object, secret = ''): Promise<Response> =>
+    fetch(url(`/v1/rooms/${room}/participants${path}`), { method: 'POST', headers: { 'Content-Type': 'application/json', ...(secret && { 'Millrace-Participant': secret }) }, body: JSON.stringify(body) });
+  const others = await Promise.all(Array.from({ length: 24 }, async (_, i) => (await (await post('', { name: i % 5 ? `Guest ${i}` : `Guest with a long name ${i}` })).json()) as { participant: string; secret: string }));
+  const report = () => Promise.all(others.map(({ participant, secret }, i) => post(`/${participant}/reports`, { muted: i % 3 === 0, links: [] }, secret)));
+  await report();
+  const timer = setInterval(() => void report(), 5_000);
+  const tiles = page.getByLabel('Participants').getByRole('group');
+  for (const [what, width, height] of [['phone', 390, 844], ['desktop', 1280, 800]] as const) {
+    await page.setViewportSize({ width, height });
+    await expect(tiles).toHaveCount(25, PATIENCE);
+    const shown = () =>
+      tiles.evaluateAll((all) => {
+        const boxes = all.map((tile) => tile.getBoundingClientRect());
+        const covered = all.filter((tile) => {
+          const [initials, name] = [tile.querySelector('.initials')!.getBoundingClientRect(), tile.querySelector('.name')!.getBoundingClientRect()];
+          return name.top < initials.bottom && name.left < initials.right;
+        });
+        const { left, right } = all[0]!.parentElement!.getBoundingClientRect();
+        const [first, last] = [boxes.filter(({ top }) => top === boxes.at(-1)!.top)[0]!, boxes.at(-1)!];
+        return {
+          sizes: new Set(boxes.map(({ width, height }) => `${Math.round(width)} x ${Math.round(height)}`)).size,
+          shape: boxes[0]!.width / boxes[0]!.height > 0.9 && boxes[0]!.width / boxes[0]!.height < 2.5,
+          fits: boxes.every((box) => box.left >= 0 && box.right <= innerWidth && box.bottom <= innerHeight),
+          middle: Math.abs(first.left - left - (right - last.right)) < 4,
+          covered: covered.map(({ textContent }) => textContent),
+        };
+      });
+    await expect.poll(shown, { ...PATIENCE, message: what }).toEqual({ sizes: 1, shape: true, fits: true, middle: true, covered: [] });
+    await check(page, `25-${what}`, info);
+  }
+  clearInterval(timer);
+  await context.close();
+});
+
+test('one button plays the sound of all participants after the browser has refused it', async ({ browser }) => {
+  const { context, room, ann, bob } = await meet(browser, 'mesh');
+  const eve = await context.newPage();
+  // The policy of browsers for pages that the user has not touched: no sound before a click.
+  await eve.addInitScript(() => {
+    const play = HTMLMediaElement.prototype.play;
+    let isAllowed = false;
+    addEventListener('click', ({ target }) => (isAllowed ||= (target as Element).closest('button')?.textContent === 'Play sound'), true);
+    HTMLMediaElement.prototype.play = function () {
+      return isAllowed || this.muted ? play.call(this) : Promise.reject(new DOMException('no user action', 'NotAllowedError'));
+    };
+  });
+  await enter(eve, room, 'Eve');
+  const button = eve.getByRole('button', { name: 'Play sound' });
+  await expect(button).toBeVisible(PATIENCE);
+  const muted = () => eve.locator('[role=group]:not(.mine) > video').evaluateAll((all) => all.map((video) => (video as HTMLVideoElement).muted));
+  await expect.poll(muted, PATIENCE).toEqual([true, true]);
+  for (const name of ['Ann', 'Bob']) await expect.poll(() => frames(eve, name), { ...PATIENCE, message: `the video of ${name} is shown` }).toBeGreaterThan(5);
+  await expect(button).toHaveCount(1);
+  await button.click();
+  await expect(button).toHaveCount(0);
+  expect(await muted()).toEqual([false, false]);
+  await Promise.all([ann, bob].map((page) => page.close()));
+  await context.close();
+});
+
 test('copied link is reachable, or a notice says why', async ({ browser }, info) => {
   const context = await browser.newContext({ permissions: ['clipboard-read', 'clipboard-write'], viewport: { width: 390, height: 844 } });
   const [page, room] = [await context.newPage(), fresh()];

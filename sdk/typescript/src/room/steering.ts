@@ -36,7 +36,7 @@ const BITS_PER_PIXEL = 0.07;
 /** Share of lost packets, and growth of the round-trip time in ms, that mean a full path. */
 const LOSS_BAD = 0.1;
 const RTT_GROWTH_BAD = 150;
-/** Shares of the rate that a level needs: the path is too narrow below the first, and wide enough from the second on. */
+/** Shares of the rate that a level needs: a path is too narrow below the first, and wide enough from the second on. */
 const NARROW = 0.5;
 const ROOMY = 0.7;
 /** A video that uses less than this share of its assigned rate has little to send. The rate is then no limit. */
