@@ -17,7 +17,7 @@ const LOSS: (&str, &str) = ("packet_loss_percent", "packet loss");
 const TEST: &str = "test";
 
 const fn recorded(only: Only, columns: &'static [(&'static str, &'static str)]) -> Source {
-    Source::Recorded(Recorded { table: "browsers", only, columns, renamed: &[], series: SERIES })
+    Source::Recorded(Recorded { table: "browsers", only, columns, more_columns: &[], renamed: &[], series: SERIES })
 }
 
 macro_rules! table {
