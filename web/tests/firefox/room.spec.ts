@@ -29,7 +29,10 @@ async function decoded(): Promise<number> {
 const remoteWidth = (): number => [...document.querySelectorAll<HTMLVideoElement>('[role=group]:not(.mine) > video')].find(({ hidden, videoWidth }) => !hidden && videoWidth > 0)?.videoWidth ?? 0;
 
 const ALL_STREAMS = ['RTT', 'in audio', 'in video', 'out audio', 'out video'];
-/** Figures in the report of each participant, beside the kind of path. Firefox reports neither its uplink nor what limits its video. */
+/**
+ * Figures in the report of each participant, beside the kind of path. Firefox reports neither its uplink nor what
+ * limits its video.
+ */
 const MEASURED = { Fox: ALL_STREAMS, Chrome: [...ALL_STREAMS, 'uplink', 'limit'] };
 
 /** Returns the known figures, the kind of path and the streams in the newest report of participant `name`. */

@@ -1,6 +1,7 @@
 mod cascaded;
 mod mixed;
 mod muted;
+mod returning;
 
 use std::{
     collections::VecDeque,
