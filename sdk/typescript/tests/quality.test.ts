@@ -75,6 +75,13 @@ test.each([
   expect((await read([...candidates.slice(0, 3), { ...candidates[3]!, ...figures }])).uplink_kbps).toBe(uplink);
 });
 
+test('Firefox: a round-trip time below 1 ms is 0; before the first check it is unknown', async () => {
+  const readPair = (figures: object) => readLink([...candidates.slice(0, 3), { ...candidates[3]!, ...figures }, { id: 'transport', type: 'transport', selectedCandidatePairId: 'pair' }]);
+  expect((await readPair({ currentRoundTripTime: 0, responsesReceived: 3 })).rtt_ms).toBe(0);
+  expect(await readPair({ currentRoundTripTime: 0, responsesReceived: 0 })).not.toHaveProperty('rtt_ms');
+  expect(await readPair({ currentRoundTripTime: undefined, responsesReceived: 3 })).not.toHaveProperty('rtt_ms');
+});
+
 test('a figure that the browser does not report is absent, never 0', async () => {
   // Firefox before 142: the pair has no time.
   const [local, , , { currentRoundTripTime: _, ...pair }] = candidates as [Stat, Stat, Stat, Stat];

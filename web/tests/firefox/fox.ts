@@ -42,7 +42,8 @@ interface WorkerFixtures {
 }
 
 /** Settings of a server that Firefox can connect to by WebRTC. */
-export const reachable = (): string[] => (udpHost ? ['--set', `rtc.listen="${udpHost}:0"`] : []);
+export const reachable = (): string[] =>
+  udpHost ? [`rtc.listen="${udpHost}:0"`, `turn.listen="${udpHost}:0"`, `turn.peers_allowed=["${udpHost}/32"]`].flatMap((setting) => ['--set', setting]) : [];
 
 export const test = base.extend<Fixtures, WorkerFixtures>({
   server: [

@@ -28,9 +28,12 @@ async function decoded(): Promise<number> {
 /** Returns the size of the remote participant's video in its tile, or 0. */
 const remoteWidth = (): number => [...document.querySelectorAll<HTMLVideoElement>('[role=group]:not(.mine) > video')].find(({ hidden, videoWidth }) => !hidden && videoWidth > 0)?.videoWidth ?? 0;
 
-const ALL_STREAMS = ['RTT', 'host', 'in audio', 'in video', 'out audio', 'out video'];
-/** Figures in the report of each participant. Firefox reports neither its uplink nor what limits its video. */
-const MEASURED = { Fox: ALL_STREAMS, Chrome: [...ALL_STREAMS, 'uplink', 'limit'].sort() };
+const ALL_STREAMS = ['RTT', 'in audio', 'in video', 'out audio', 'out video'];
+/**
+ * Figures in the report of each participant, beside the kind of path. Firefox reports neither its uplink nor what
+ * limits its video.
+ */
+const MEASURED = { Fox: ALL_STREAMS, Chrome: [...ALL_STREAMS, 'uplink', 'limit'] };
 
 /** Returns the known figures, the kind of path and the streams in the newest report of participant `name`. */
 async function measured(room: string, name: string): Promise<string[]> {
@@ -41,7 +44,7 @@ async function measured(room: string, name: string): Promise<string[]> {
   const { links, ...own } = reports[participants.find((one) => one.name === name)?.id ?? ''] ?? { links: [] };
   const streams = links.flatMap((link) => link.streams.filter(({ rate_kbps }) => rate_kbps > 0).map(({ direction, kind }) => `${direction} ${kind}`));
   const out = links.flatMap((link) => link.streams.filter(({ direction, kind }) => direction === 'out' && kind === 'video'));
-  const known = [...(own.uplink_kbps ? ['uplink'] : []), ...(own.rtt_ms ? ['RTT'] : []), ...(out.some(({ limited_by }) => limited_by) ? ['limit'] : [])];
+  const known = [...(own.uplink_kbps ? ['uplink'] : []), ...(own.rtt_ms !== undefined ? ['RTT'] : []), ...(out.some(({ limited_by }) => limited_by) ? ['limit'] : [])];
   return [...new Set([...links.map(({ kind }) => kind), ...known, ...streams])].sort();
 }
 
@@ -64,7 +67,7 @@ async function enterInChromium(page: ChromiumPage, name: string): Promise<void> 
   await page.getByRole('toolbar').waitFor(PATIENCE);
 }
 
-for (const topology of ['switch', 'mesh']) {
+for (const topology of ['switch', 'mesh', 'relay']) {
   test(`Firefox and Chromium see each other: ${topology}`, async ({ open, server, browser }) => {
     if (topology !== 'mesh') needsUdp();
     const path = `/rooms/fox-${process.pid}-${++rooms}`;
@@ -92,7 +95,11 @@ for (const topology of ['switch', 'mesh']) {
       expect(await violations(fox, WCAG, ['region', 'heading-order'])).toEqual([]);
 
       // Both measure their links: the network path, and each stream that they send and receive.
-      for (const [name, expected] of Object.entries(MEASURED)) await expect.poll(() => measured(server + path, name), { ...PATIENCE, message: `report of ${name}` }).toEqual(expected);
+      const kind = topology === 'relay' ? 'relay' : 'host';
+      for (const [name, figures] of Object.entries(MEASURED)) {
+        const expected = [...figures, kind].sort();
+        await expect.poll(() => measured(server + path, name), { ...PATIENCE, message: `report of ${name}` }).toEqual(expected);
+      }
       await click(fox, '[role=toolbar] ::-p-text(Quality)');
       await expect.poll(() => textOf(fox, '#quality dl'), PATIENCE).toContain('not reported by this browser');
     } finally {

@@ -1,7 +1,7 @@
 use std::{io, rc::Rc, time::Instant};
 
 use millrace_room::Muted;
-use millrace_sfu::switch::{Refused, Role};
+use millrace_sfu::switch::{MemberId, Refused, Role};
 use millrace_transport::data_channel::AdmittedSession;
 use serde_json::{Map, Value, json};
 
@@ -94,8 +94,9 @@ fn accept_offer(
         let answer = media.with_switch(|switch, send| switch.accept_offer(member, offer, Instant::now(), send));
         return Ok(answer.unwrap_or(Err(Refused::Gone))?);
     }
-    if connected.is_some() {
-        leave(conference, room, id);
+    // The page was reloaded. The others receive the tracks of its new connection over the lines of the old one.
+    if let Some(member) = forget(conference, &key) {
+        media.with_switch(|switch, send| switch.disconnect(member, Instant::now(), send));
     }
     let offer = (offer, conference.rooms.video_codecs(room));
     let who = (id, Role::Member);
@@ -151,12 +152,19 @@ fn accept_answer(conference: &Rc<Conference>, room: &RoomName, id: &str, answer:
 
 /// Removes a participant from the SFU, if it is connected.
 pub(crate) fn leave(conference: &Rc<Conference>, room: &RoomName, id: &str) {
-    let media = &conference.media;
-    let participant = media.participants.borrow_mut().remove(&(room.clone(), Box::from(id)));
-    if let Some(Participant { member, .. }) = participant {
-        media.members.borrow_mut().remove(&member);
-        media.with_switch(|switch, send| switch.leave(member, Instant::now(), send));
-    }
+    let member = forget(conference, &(room.clone(), Box::from(id)));
+    conference.media.with_switch(|switch, send| match member {
+        Some(member) => switch.leave(member, Instant::now(), send),
+        // Its connection has ended before.
+        None => switch.release(room.as_str(), id, Instant::now(), send),
+    });
+}
+
+/// Forgets the connection of a participant to the SFU, if it has one. Returns its member.
+fn forget(conference: &Rc<Conference>, key: &(RoomName, Box<str>)) -> Option<MemberId> {
+    let participant = conference.media.participants.borrow_mut().remove(key)?;
+    conference.media.members.borrow_mut().remove(&participant.member);
+    Some(participant.member)
 }
 
 /// Removes the participants of a room from the SFU that are no longer on this node.

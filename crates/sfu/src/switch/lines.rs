@@ -1,9 +1,9 @@
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use str0m::media::{Direction, MediaKind};
 
 use super::{
-    member::{Slot, WantedTrack},
+    member::{Held, Slot, WantedTrack},
     source::{Role, Source},
     state::{Event, Send, Switch},
     track::Track,
@@ -13,6 +13,9 @@ use crate::{compositor, loudness::Loudness, member_id::MemberId, mixer::Input};
 /// Maximum number of tracks that one member sends, and of lines in a viewer's own offer. A member in role
 /// [`Role::Member`] receives at most the square of it.
 const TRACKS_MAX: usize = 8;
+
+/// Time for which the lines of a member that is connected again are kept for tracks that it has not added yet.
+const RETURNED_MAX: Duration = Duration::from_secs(2);
 
 /// Assignment of tracks to the media lines (`m=` sections) of each member's SDP.
 impl Switch {
@@ -54,12 +57,74 @@ impl Switch {
                 composed_layer: 0,
             });
             let (room, track) = (member.room, member.tracks.len() - 1);
-            self.export(Source { member: id, track }, now);
+            let source = Source { member: id, track };
+            self.export(source, now);
             for other in self.rooms[room as usize].members.clone() {
-                if other != id {
+                if other != id && !self.resume_line(other, source, now, send) {
                     self.update_lines(other, now, send);
                 }
             }
+        }
+    }
+
+    /// Assigns the track of a member that has connected again to the line kept for it. Returns false if there is none.
+    fn resume_line(&mut self, id: MemberId, source: Source, now: Instant, send: &mut (impl Send + ?Sized)) -> bool {
+        let Some(owner) = self.members.get(source.member.slot as usize) else { return false };
+        let (track, name) = (&owner.tracks[source.track], &owner.name);
+        let is_its = |slot: &Slot| {
+            slot.kind == track.kind
+                && slot.held.as_ref().is_some_and(|held| held.name == *name && held.is_screen == track.is_screen)
+        };
+        let member = self.members.get(id.slot as usize).filter(|member| member.id == id);
+        let Some(slot) = member.and_then(|member| member.slots.iter().position(is_its)) else { return false };
+        self.attach(id, slot, source, now, send);
+        true
+    }
+
+    /// Removes the lines that are kept for owners that satisfy `is_gone`.
+    pub(super) fn release_lines(
+        &mut self,
+        room: u32,
+        is_gone: impl Fn(&Held) -> bool,
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) {
+        for id in self.rooms.get(room as usize).map(|room| room.members.clone()).unwrap_or_default() {
+            let Some(member) = self.member(id) else { continue };
+            let mut is_changed = false;
+            for slot in member.slots.iter_mut().filter(|slot| slot.held.as_ref().is_some_and(&is_gone)) {
+                slot.held = None;
+                is_changed = true;
+            }
+            if is_changed {
+                member.wants_offer = true;
+                self.update_lines(id, now, send);
+            }
+        }
+    }
+
+    /// Removes the lines that are kept for members with this name, which do not connect again.
+    pub fn release(&mut self, room: &str, name: &str, now: Instant, send: &mut (impl Send + ?Sized)) {
+        if let Some(room) = self.rooms_by_name.get(room).copied() {
+            self.release_lines(room, |held| *held.name == *name, now, send);
+        }
+    }
+
+    /// Keeps the lines of a member that is connected again only until its tracks are known: it may send fewer than
+    /// before.
+    pub(super) fn release_soon(&mut self, room: u32, name: &str, now: Instant) {
+        for id in self.rooms[room as usize].members.clone() {
+            let Some(member) = self.member(id) else { continue };
+            let held = member.slots.iter_mut().filter_map(|slot| slot.held.as_mut());
+            held.filter(|held| *held.name == *name).for_each(|held| held.until = held.until.min(now + RETURNED_MAX));
+        }
+    }
+
+    /// Removes the lines that were kept long enough.
+    pub(super) fn release_expired(&mut self, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let rooms: Vec<u32> = self.rooms_by_name.values().copied().collect();
+        for room in rooms {
+            self.release_lines(room, |held| held.until <= now, now, send);
         }
     }
 
@@ -108,7 +173,7 @@ impl Switch {
         }
         let room = TRACKS_MAX.pow(2).saturating_sub(member.slots.len());
         let wanted = &wanted_tracks[..wanted_tracks.len().min(room)];
-        if wanted.is_empty() && !member.wants_offer && member.slots.iter().all(|slot| slot.source.is_some()) {
+        if wanted.is_empty() && !member.wants_offer && !member.slots.iter().any(Slot::is_unused) {
             return;
         }
         member.wants_offer = true;

@@ -85,6 +85,8 @@ pub struct Slot {
     pub kind: MediaKind,
     /// Track that is sent over this line.
     pub source: Option<Source>,
+    /// Owner of the last track, while its client may connect again. The line is kept for it.
+    pub held: Option<Held>,
     pub rewriter: StreamRewriter,
     /// Layer that the member would receive if all layers of the source arrived at this node.
     pub desired: usize,
@@ -95,6 +97,14 @@ pub struct Slot {
     pub switched: Option<(LayerSwitch, Instant)>,
     pub sent_packets: u64,
     pub sent_bytes: u64,
+}
+
+/// Former track of a line without a source.
+pub struct Held {
+    /// Name of the owner.
+    pub name: Box<str>,
+    pub is_screen: bool,
+    pub until: Instant,
 }
 
 #[derive(Clone, Copy)]
@@ -242,8 +252,8 @@ impl Member {
         Ok(answer)
     }
 
-    /// Makes an offer with one new line for each wanted track, and removes the slots without a source. `None`: nothing
-    /// has changed, or an earlier offer is still unanswered.
+    /// Makes an offer with one new line for each wanted track, and removes the unused slots. `None`: nothing has
+    /// changed, or an earlier offer is still unanswered.
     pub fn make_offer(
         &mut self,
         wanted: &[WantedTrack],
@@ -252,7 +262,7 @@ impl Member {
         if self.pending.is_some() {
             return Ok(None);
         }
-        let gone: Vec<Mid> = self.slots.iter().filter(|slot| slot.source.is_none()).map(|slot| slot.mid).collect();
+        let gone: Vec<Mid> = self.slots.iter().filter(|slot| slot.is_unused()).map(|slot| slot.mid).collect();
         let Self { connection, egress, pending, slots, wants_offer, .. } = self;
         *wants_offer = false;
         let work = |rtc: &mut str0m::Rtc| {
@@ -270,7 +280,7 @@ impl Member {
             collected.push(output);
             Ok(())
         })?;
-        slots.retain(|slot| slot.source.is_some());
+        slots.retain(|slot| !slot.is_unused());
         if let Some(egress) = egress {
             egress.retain(|mid| slots.iter().any(|slot| slot.mid == mid));
             slots.iter_mut().for_each(|slot| slot.format = None);
@@ -432,6 +442,7 @@ impl Slot {
             mid,
             kind,
             source: None,
+            held: None,
             rewriter: StreamRewriter::default(),
             desired: 0,
             format: None,
@@ -476,6 +487,11 @@ impl Slot {
         Some(Format { payload_type: *ours.pt(), rtx_payload_type: ours.resend().map(|name| *name), stream })
     }
 
+    /// Returns whether the line has no track and is kept for none.
+    pub fn is_unused(&self) -> bool {
+        self.source.is_none() && self.held.is_none()
+    }
+
     pub fn is_mix(&self) -> bool {
         self.source == Some(Source::MIX)
     }
@@ -487,6 +503,7 @@ impl Slot {
     /// Changes the source of this slot and resets its formats, its layer and its last layer switch.
     pub fn attach(&mut self, source: Option<Source>) {
         self.source = source;
+        self.held = None;
         self.format = None;
         self.switched = None;
         self.desired = 0;

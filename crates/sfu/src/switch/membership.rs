@@ -181,8 +181,16 @@ impl Switch {
         Ok(())
     }
 
-    /// Removes a member and notifies the client.
+    /// Removes a member that does not return, and notifies the client.
     pub fn leave(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let Some((room, name)) = self.member(id).map(|member| (member.room, member.name.clone())) else { return };
+        self.disconnect(id, now, send);
+        self.release_lines(room, |held| held.name == name, now, send);
+    }
+
+    /// Removes a member and notifies the client. The other members keep the lines of its tracks for a while: if a
+    /// member with the same name joins, they receive its tracks without another offer.
+    pub fn disconnect(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
         let mut collected = std::mem::take(&mut self.collected);
         if let Some(member) = self.member(id) {
             member.connection.close(|_, output| {

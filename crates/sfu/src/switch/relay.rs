@@ -52,11 +52,13 @@ impl Switch {
                 let Some(member) = self.member(id) else { return };
                 member.ends = None;
                 if !std::mem::replace(&mut member.is_connected, true) {
+                    let (room, name) = (member.room, member.name.clone());
                     let sources: Vec<_> = member.slots.iter().filter_map(|slot| slot.source).collect();
                     self.events.push_back(Event::Connected(id));
                     for source in sources {
                         self.request_keyframe(source, None, now, send);
                     }
+                    self.release_soon(room, &name, now);
                     self.update_lines(id, now, send);
                 }
             }
@@ -360,6 +362,7 @@ impl Switch {
     pub(super) fn tick(&mut self, now: Instant, send: &mut (impl Send + ?Sized)) {
         self.announce_rates(now);
         self.choose_composed_layers(now);
+        self.release_expired(now, send);
         let all: Vec<MemberId> = self.members.iter().map(|(_, member)| member.id).collect();
         for id in all {
             self.choose_layers(id, now, send);

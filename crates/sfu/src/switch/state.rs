@@ -12,9 +12,9 @@ use slab::Slab;
 
 use super::{
     floor::Floor,
-    member::{CollectedOutput, Member},
+    member::{CollectedOutput, Held, Member},
     remote::Remotes,
-    source::Source,
+    source::{Role, Source},
     track::Track,
 };
 use crate::{
@@ -27,6 +27,9 @@ use crate::{
 
 /// Maximum time without a valid datagram from a member. Source: RFC 7675, section 5.1.
 pub const SILENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for which the lines of a member that has lost its connection are kept. Servers hold the seat of a page that
+/// reloads for this time by default.
+pub(super) const HELD_MAX: Duration = Duration::from_secs(15);
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
@@ -242,10 +245,14 @@ impl Switch {
                 track.receivers.retain(|(receiver, _)| *receiver != id);
             }
             let mut lost = false;
+            let may_return = member.role == Role::Member && other_member.role == Role::Member;
             for slot in &mut other_member.slots {
-                if slot.source.is_some_and(|source| source.member == id) {
+                if let Some(source) = slot.source.filter(|source| source.member == id) {
                     slot.attach(None);
-                    lost = true;
+                    let is_screen = member.tracks.get(source.track).is_some_and(|track| track.is_screen);
+                    slot.held =
+                        may_return.then(|| Held { name: member.name.clone(), is_screen, until: now + HELD_MAX });
+                    lost |= !may_return;
                 }
             }
             if lost {

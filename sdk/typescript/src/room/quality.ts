@@ -43,8 +43,10 @@ export class Meter {
     const pair = selectedPair(stats);
     const ends = [pair?.['localCandidateId'], pair?.['remoteCandidateId']].map((id) => stats.get(id)?.['candidateType'] ?? '');
     const kind = ends.includes('relay') ? 'relay' : ends[0];
-    // Firefox before 142 reports no time of a pair. A time of 0 is the value before the first check.
-    const rtt = known((pair?.['currentRoundTripTime'] || NaN) * 1000);
+    // Firefox before 142 reports no time of a pair; later ones whole milliseconds. A time of 0 is shorter than that, or
+    // the value before the first check.
+    const time = pair?.['currentRoundTripTime'];
+    const rtt = known((time || pair?.['responsesReceived'] ? time : NaN) * 1000);
     const uplink = known((pair?.['availableOutgoingBitrate'] || NaN) / 1000);
     const streams: StreamQuality[] = [];
     for (const one of stats.values()) {

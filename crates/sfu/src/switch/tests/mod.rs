@@ -3,6 +3,7 @@ mod composed;
 mod estimates;
 mod mixed;
 mod muted;
+mod returning;
 
 use std::{
     collections::VecDeque,
