@@ -1,7 +1,8 @@
 //! Checks of the calls, some of them promised.
 
 use super::{
-    BOTH, Cell, FREE, LATENCY, LOSS, MESH, browser,
+    BOTH, Cell, FREE, LATENCY, LOSS, MESH,
+    browser::Browser,
     figures::Stream,
     tables::{Call, MAIN, case, of_cell, stream_name},
 };
@@ -45,15 +46,18 @@ fn checks(cells: &[Cell], calls: &[Call], form: Form) -> Vec<Check> {
         passed: direct == 0,
         found: format!("{direct} streams do not"),
     });
-    let captures = streams().flat_map(|stream| [&stream.sent, &stream.received]);
-    let worst = captures.map(|capture| capture.difference().unexplained()).fold(0.0, f64::max);
-    checks.push(Check {
-        of: "all calls".into(),
-        check: "heads explain the difference between recorder and getStats within 1 %".into(),
-        is_promised: true,
-        passed: worst < UNEXPLAINED_MAX,
-        found: format!("{:.3} %", worst * 100.0),
-    });
+    for browser in [Browser::Chromium, Browser::Firefox] {
+        if let Some(worst) = unexplained_max(cells, calls, browser) {
+            checks.push(Check {
+                of: browser.name().into(),
+                check: "heads explain the difference between recorder and getStats within 1 %".into(),
+                // A busy Firefox reads packets late, so that they are missing in its statistics.
+                is_promised: browser == Browser::Chromium,
+                passed: worst < UNEXPLAINED_MAX,
+                found: format!("{:.3} %", worst * 100.0),
+            });
+        }
+    }
     for (n, cell) in cells.iter().enumerate() {
         let pooled = Pooled::of(of_cell(calls, n).flat_map(|call| &call.streams).map(|stream| &stream.figures));
         if of_cell(calls, n).next().is_some() {
@@ -61,6 +65,21 @@ fn checks(cells: &[Cell], calls: &[Call], form: Form) -> Vec<Check> {
         }
     }
     checks
+}
+
+/// Returns the largest part of a capture at a browser that heads do not explain.
+fn unexplained_max(cells: &[Cell], calls: &[Call], browser: Browser) -> Option<f64> {
+    let mut worst: Option<f64> = None;
+    for call in calls {
+        for stream in &call.streams {
+            for (end, capture) in [(stream.from, &stream.sent), (stream.to, &stream.received)] {
+                if cells[call.cell].browsers[end] == browser {
+                    worst = Some(worst.unwrap_or_default().max(capture.difference().unexplained()));
+                }
+            }
+        }
+    }
+    worst
 }
 
 fn of_condition<'a>(cell: &Cell, pooled: &Pooled, calls: impl Iterator<Item = &'a Call>, is_full: bool) -> Vec<Check> {
@@ -124,5 +143,5 @@ fn of_condition<'a>(cell: &Cell, pooled: &Pooled, calls: impl Iterator<Item = &'
 }
 
 fn is_of_chromium(cell: &Cell, stream: &Stream) -> bool {
-    cell.browsers[stream.from] == browser::Browser::Chromium
+    cell.browsers[stream.from] == Browser::Chromium
 }
