@@ -35,6 +35,8 @@ impl Net {
                 self.clients[from].out.events.retain(|event| !matches!(event, MediaEvent::KeyframeWanted { .. }));
                 let client = &mut self.clients[from];
                 let payload: Arc<[u8]> = [&[0x10, 0][..], &[7; 500]].concat().into();
+                // The library takes the send time from its newest input.
+                client.end.handle_timeout(self.now, &mut client.out).unwrap();
                 client.end.send(0, (ms as u32 * 90, true, payload), self.now, &mut client.out).unwrap();
                 queue.extend(client.out.datagrams.drain(..));
             }
@@ -66,6 +68,22 @@ fn publisher_without_numbers_receives_estimate_each_second() {
         }
         assert!((9..=11).contains(&estimates.len()), "{estimates:?}");
         assert!(estimates.iter().all(|estimate| *estimate >= 990_000), "the path is wide: {estimates:?}");
+    }
+}
+
+#[test]
+fn fall_of_estimate_is_reported_at_once() {
+    for change in [without_numbers, without_send_times] {
+        let mut net = Net::new();
+        let publisher = net.join_with("a", Role::Member, (VIDEO, &[]), change);
+        net.run(SETTLED);
+        net.talk_slowly(publisher, 250, 10);
+        net.take_estimates(publisher);
+        // 500 bytes each 40 ms: the path carries half of what is sent.
+        net.talk_slowly(publisher, 150, 40);
+        let estimates = net.take_estimates(publisher);
+        assert!(estimates.iter().any(|estimate| *estimate < 100_000), "{estimates:?}");
+        assert!(estimates.iter().all(|estimate| *estimate >= 30_000), "{estimates:?}");
     }
 }
 
