@@ -74,7 +74,7 @@ impl Client {
                 sent.into_iter().for_each(|datagram| self.carry(datagram));
             }
             while let Some((at, datagram)) = self.in_flight.pop_front_if(|(at, _)| *at <= now) {
-                let us = u64::from(send_time(&datagram)) * 1_000_000 >> 18;
+                let us = (u64::from(send_time(&datagram)) * 1_000_000) >> 18;
                 let sent = SendTime::Absolute(self.pair.born + Duration::from_micros(us));
                 self.estimator.handle_packet(Some(sent), datagram.len(), at);
             }

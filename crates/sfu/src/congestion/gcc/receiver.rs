@@ -199,7 +199,8 @@ mod tests {
             let us = frame * FRAME_US + 5 * 3_600_000_000;
             if self.has_absolute_times {
                 // 24 bits, in units of 2^-18 s; any of the times that they can mean.
-                let us = (us << 18) / 1_000_000 % (1 << 24) * 1_000_000 >> 18;
+                let units = (us << 18) / 1_000_000 % (1 << 24);
+                let us = (units * 1_000_000) >> 18;
                 SendTime::Absolute(
                     self.born - Duration::from_micros(64_000_000 * (frame % 3)) + Duration::from_micros(us),
                 )

@@ -52,9 +52,8 @@ impl Net {
 
 #[test]
 fn publisher_without_numbers_receives_estimate_each_second() {
-    let changes: [(fn(String) -> String, bool); 3] =
-        [(without_numbers, true), (without_send_times, true), (|offer| offer, false)];
-    for (change, is_reported) in changes {
+    let changes: [fn(String) -> String; 3] = [without_numbers, without_send_times, |offer| offer];
+    for (change, is_reported) in changes.into_iter().zip([true, true, false]) {
         let mut net = Net::new();
         let publisher = net.join_with("a", Role::Publisher, (VIDEO, &[]), change);
         net.join("b", Role::Viewer, &[], VIDEO);
