@@ -11,9 +11,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use millrace_delivery::{PageLimit, Part};
-use millrace_engine::Engine;
-use millrace_protocol::{ChannelName, Error, Expected, Kind, NewPublication, Position, Since, session::Policy};
+use millrace_delivery::PageLimit;
+use millrace_engine::{Engine, StateChanges, state_changes};
+use millrace_protocol::{
+    ChannelName, Error, Expected, Kind, NewPublication, Position, Publication, Since, session::Policy,
+};
 use serde::{Deserialize, Serialize};
 
 /// State with the messages that are not delivered yet.
@@ -117,29 +119,15 @@ impl Queue {
     /// Returns the changes after `since`. Start with [`Since::State`].
     ///
     /// Errors: those of the engine.
-    pub async fn changes(&self, mut since: Since) -> Result<Changes, Error> {
-        let (mut found, mut is_whole) = (Vec::new(), since == Since::State);
-        loop {
-            let page = self.engine.page(&self.state, since, Policy::Every, PAGE).await?;
-            if page.gap.is_some() {
-                (is_whole, found) = (true, Vec::new());
-            }
-            let epoch = page.end.epoch;
-            found.extend(page.publications.iter().filter_map(|entry| {
-                // An entry that this version does not understand is left to the node that does.
-                let due = || serde_json::from_slice::<Due>(entry.data()).ok().map(|due| due.due_ms);
-                let due_ms = if entry.is_deletion { None } else { Some(due()?) };
-                Some(Change { id: entry.key.clone()?, at: Position { epoch, offset: entry.offset }, due_ms })
-            }));
-            let is_last = !matches!(page.part, Part::State { .. }) && !page.has_more();
-            since = match page.next() {
-                Since::Position(at) => Since::StateOr(at),
-                place => place,
-            };
-            if is_last {
-                return Ok(Changes { found, is_whole, next: since, end: page.end });
-            }
-        }
+    pub async fn changes(&self, since: Since) -> Result<Changes, Error> {
+        let StateChanges { publications, next, end, is_whole } = state_changes(&*self.engine, &self.state, since).await?;
+        let change = |entry: &Publication| {
+            // An entry that this version does not understand is left to the node that does.
+            let due = || serde_json::from_slice::<Due>(entry.data()).ok().map(|due| due.due_ms);
+            let due_ms = if entry.is_deletion { None } else { Some(due()?) };
+            Some(Change { id: entry.key.clone()?, at: Position { epoch: end.epoch, offset: entry.offset }, due_ms })
+        };
+        Ok(Changes { found: publications.iter().filter_map(change).collect(), is_whole, next, end })
     }
 
     /// Returns the entry at a position; `None` if it was changed or removed. `end` is the end of the log.

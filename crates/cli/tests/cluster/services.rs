@@ -320,16 +320,17 @@ fn push_is_sent_once_by_any_node_and_survives_its_node() {
         service.status.store(503, SeqCst);
         assert_eq!(notify(&cluster, 1).await, Some(1), "{kind:?}");
         until("the message waits", BOUND, async || {
-            http.metric(&cluster, 1, "millrace_push_requests_total{result=\"server_error\"}").await == Some(1)
+            http.metric(&cluster, 1, "millrace_push_requests_total{result=\"server_error\"}").await >= Some(1)
         })
         .await;
-        all_arrive().await;
         cluster.kill(1);
         let killed = Instant::now();
+        // On a busy machine, the node may have tried more than once.
+        let tried = service.count("/phone");
         service.status.store(201, SeqCst);
-        sent.set(sent.get() + 1);
-        until("another node sends the message", MOVED, async || service.count("/phone") == sent.get()).await;
+        until("another node sends the message", MOVED, async || service.count("/phone") > tried).await;
         let moved = killed.elapsed();
+        sent.set(service.count("/phone"));
         let sum = async |cluster: &Cluster, event: &str| {
             let name = format!("millrace_push_messages_total{{event=\"{event}\"}}");
             let [a, b] = [http.metric(cluster, 0, &name).await, http.metric(cluster, 2, &name).await];
