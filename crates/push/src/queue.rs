@@ -120,7 +120,8 @@ impl Queue {
     ///
     /// Errors: those of the engine.
     pub async fn changes(&self, since: Since) -> Result<Changes, Error> {
-        let StateChanges { publications, next, end, is_whole } = state_changes(&*self.engine, &self.state, since).await?;
+        let StateChanges { publications, next, end, is_whole } =
+            state_changes(&*self.engine, &self.state, since).await?;
         let change = |entry: &Publication| {
             // An entry that this version does not understand is left to the node that does.
             let due = || serde_json::from_slice::<Due>(entry.data()).ok().map(|due| due.due_ms);
