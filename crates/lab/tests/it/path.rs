@@ -9,7 +9,11 @@ use std::{
 };
 
 use millrace_lab::{
-    path::{Emulator, PathSettings, TunCable, behind, congestion_control, emulator::LiveDirection, knobs::Knobs},
+    path::{
+        Emulator, PathSettings, TunCable, behind, congestion_control,
+        emulator::{LiveDirection, Records},
+        knobs::Knobs,
+    },
     wire::namespace,
 };
 use millrace_link::{Cause, Config, Direction, PipeConfig, Probability, Traces};
@@ -83,7 +87,7 @@ fn program_behind_a_link_reaches_this_machine_only_over_the_link() {
         config: delayed(Duration::from_millis(20)),
         traces: Traces::default(),
         seed: 1,
-        log: Some(log.path().to_owned()),
+        records: Records { log: Some(log.path().to_owned()), ..Records::default() },
     };
     let mut program = Command::new("bash");
     program.args(["-c", &format!("read line < /dev/tcp/$LINK_HOST/{port} && [ \"$line\" = hello ] && exit 7")]);
@@ -112,8 +116,8 @@ fn link_that_cannot_start_ends_with_its_error() {
     if !is_possible() {
         return;
     }
-    let log = Some("/does/not/exist/packets.pcapng".into());
-    let options = behind::Options { config: Config::default(), traces: Traces::default(), seed: 1, log };
+    let records = Records { log: Some("/does/not/exist/packets.pcapng".into()), ..Records::default() };
+    let options = behind::Options { config: Config::default(), traces: Traces::default(), seed: 1, records };
     let ended = behind::run(options, Command::new("true"), &AtomicBool::new(false), |_| {}, |_| {});
     let error = format!("{:#}", ended.expect_err("the log cannot be created"));
     assert!(error.contains("/does/not/exist"), "{error}");
@@ -124,7 +128,8 @@ fn program_that_must_stop_is_ended() {
     if !is_possible() {
         return;
     }
-    let options = behind::Options { config: Config::default(), traces: Traces::default(), seed: 1, log: None };
+    let records = Records::default();
+    let options = behind::Options { config: Config::default(), traces: Traces::default(), seed: 1, records };
     let mut program = Command::new("sleep");
     program.arg("60");
     let (stop, started) = (AtomicBool::new(true), Instant::now());
@@ -232,7 +237,8 @@ fn command_changes_the_running_link_and_keeps_its_counters() {
         return;
     }
     let mut knobs = Knobs::new("r".into(), PathSettings::default(), Traces::default()).expect("a link");
-    let options = behind::Options { config: knobs.config(), traces: Traces::default(), seed: 1, log: None };
+    let records = Records::default();
+    let options = behind::Options { config: knobs.config(), traces: Traces::default(), seed: 1, records };
     let mut program = Command::new("bash");
     program.args(["-c", "while sleep 0.01; do echo > /dev/udp/$LINK_HOST/9; done"]);
     let (stop, deadline) = (AtomicBool::new(false), Instant::now() + Duration::from_secs(60));
