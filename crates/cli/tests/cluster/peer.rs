@@ -189,6 +189,7 @@ impl Life {
                         received = Some(Instant::now());
                         self.record(payload.get(MARK_AT).copied().unwrap_or_default());
                     }
+                    MediaEvent::Estimate { .. } => {}
                     MediaEvent::Closed => received = Some(began),
                 }
             }
