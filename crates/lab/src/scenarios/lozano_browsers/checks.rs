@@ -1,8 +1,8 @@
 //! Checks of the calls, some of them promised.
 
 use super::{
-    BOTH, Cell, FREE, LATENCY, LOSS, MESH,
     browser::Browser,
+    conditions::{BOTH, Cell, FREE, LATENCY, LOSS, MESH},
     figures::Stream,
     tables::{Call, MAIN, case, of_cell, stream_name},
 };

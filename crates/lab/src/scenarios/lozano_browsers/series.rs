@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::{
-    Cell,
     call::{SERVER, name_of},
+    conditions::Cell,
     tables::{Call, SHORT_KEYS, of_cell, or_null, rounded, short_key, stream_name},
 };
 use crate::{

@@ -3,7 +3,7 @@
 use millrace_link::Direction;
 
 use super::{
-    Cell, Choice,
+    conditions::{Cell, Choice},
     tables::{Call, SHORT_KEYS, of_cell, or_null, short_key},
 };
 use crate::{

@@ -4,8 +4,9 @@ use millrace_link::Direction;
 use serde_json::{Value, json};
 
 use super::{
-    Cell, Choice, NONE, browser,
+    browser,
     call::{Measured, Outcome, SERVER, name_of},
+    conditions::{Cell, Choice, NONE},
     figures::{Capture, Stream, streams},
 };
 use crate::{
