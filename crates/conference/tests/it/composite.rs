@@ -124,7 +124,7 @@ async fn viewer_receives_one_video_of_all_cameras() {
     let [left, right] = LUMAS;
     let mut cameras = [Camera::begin(&server, "left", left).await, Camera::begin(&server, "right", right).await];
     let mut viewer = End::begin(&server, "whep", &[], &[MediaKind::Video]).await;
-    let (mut depacketizer, mut decoder) = (Depacketizer::default(), VideoDecoder::new());
+    let (mut depacketizer, mut decoder) = (Depacketizer::default(), VideoDecoder::default());
     let (began, mut next, mut seen) = (Instant::now(), Instant::now(), [0, 0]);
     // Both videos are shown in their own size, whatever the grid: it has one cell more while the participant is there.
     while seen.iter().any(|pixels| *pixels < CAMERA_SIZE.0 * CAMERA_SIZE.1 * 9 / 10) {

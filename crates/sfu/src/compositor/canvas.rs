@@ -57,11 +57,11 @@ impl Canvas {
 pub fn grid(count: usize, (width, height): (usize, usize)) -> Vec<Cell> {
     let columns = (1..).find(|columns| columns * columns >= count).unwrap_or(1);
     let rows = count.div_ceil(columns);
-    let (cell_width, cell_height) = (width / columns & !1, height / rows.max(1) & !1);
+    let (cell_width, cell_height) = ((width / columns) & !1, (height / rows.max(1)) & !1);
     let cell = |at: usize| {
         let row = at / columns;
         let in_row = columns.min(count - row * columns);
-        let margin = (width - in_row * cell_width) / 2 & !1;
+        let margin = ((width - in_row * cell_width) / 2) & !1;
         let x = margin + at % columns * cell_width;
         Cell { x, y: row * cell_height, width: cell_width, height: cell_height }
     };
@@ -79,7 +79,7 @@ fn fit((width, height): (usize, usize), cell: Cell) -> Cell {
         false => (width * cell.height / height, cell.height),
     };
     let (fit_width, fit_height) = ((fit_width & !1).max(2), (fit_height & !1).max(2));
-    let (right, down) = ((cell.width - fit_width) / 2 & !1, (cell.height - fit_height) / 2 & !1);
+    let (right, down) = (((cell.width - fit_width) / 2) & !1, ((cell.height - fit_height) / 2) & !1);
     Cell { x: cell.x + right, y: cell.y + down, width: fit_width, height: fit_height }
 }
 
@@ -122,7 +122,9 @@ mod tests {
 
     fn video(width: usize, height: usize, [y, u, v]: [u8; 3]) -> YuvFrame {
         let mut frame = YuvFrame::black(width, height);
-        (frame.y.fill(y), frame.u.fill(u), frame.v.fill(v));
+        frame.y.fill(y);
+        frame.u.fill(u);
+        frame.v.fill(v);
         frame
     }
 

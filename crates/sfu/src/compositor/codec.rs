@@ -35,11 +35,13 @@ pub struct Encoded {
     pub bytes: Vec<u8>,
 }
 
-impl VideoDecoder {
-    pub fn new() -> Self {
+impl Default for VideoDecoder {
+    fn default() -> Self {
         Self { decoder: Box::default(), needs_key: true }
     }
+}
 
+impl VideoDecoder {
     /// Returns whether only a keyframe can be decoded next.
     pub fn needs_key(&self) -> bool {
         self.needs_key
@@ -57,7 +59,7 @@ impl VideoDecoder {
             if !unit.is_key {
                 return None;
             }
-            self.decoder = Box::default();
+            *self.decoder = Decoder::default();
         }
         self.needs_key = true;
         check(&unit.bytes).ok()?;

@@ -98,7 +98,7 @@ impl Stream {
             track,
             layer,
             depacketizer: Depacketizer::default(),
-            decoder: VideoDecoder::new(),
+            decoder: VideoDecoder::default(),
             units: VecDeque::new(),
             budget: (UNITS_PER_S_MAX, now),
             requested: None,

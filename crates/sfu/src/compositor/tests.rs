@@ -27,7 +27,9 @@ impl Camera {
     fn shoot(&mut self, is_key: bool) -> Vec<Input> {
         let mut frame = YuvFrame::black(VIDEO_SIZE.0, VIDEO_SIZE.1);
         let [y, u, v] = self.color;
-        (frame.y.fill(y), frame.u.fill(u), frame.v.fill(v));
+        frame.y.fill(y);
+        frame.u.fill(u);
+        frame.v.fill(v);
         // A moving line, so that each frame differs.
         let line = (self.frames as usize * 8) % VIDEO_SIZE.1;
         frame.y[line * VIDEO_SIZE.0..][..VIDEO_SIZE.0].fill(y / 2);
@@ -73,7 +75,7 @@ impl Room {
             compositor.handle(Input::Joined(camera.id), now);
         }
         compositor.handle(Input::ViewerAdded(MemberId::of_test(0)), now);
-        let (depacketizer, decoder) = (Depacketizer::default(), VideoDecoder::new());
+        let (depacketizer, decoder) = (Depacketizer::default(), VideoDecoder::default());
         let viewer = Viewer { depacketizer, decoder, video: None, keys: 0, times: Vec::new() };
         Self { compositor, cameras, viewer, now, requests: Vec::new() }
     }

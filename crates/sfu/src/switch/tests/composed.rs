@@ -120,7 +120,7 @@ impl Camera {
 
 impl Viewer {
     fn new(client: usize) -> Self {
-        Self { client, depacketizer: Depacketizer::default(), decoder: VideoDecoder::new(), frame: None }
+        Self { client, depacketizer: Depacketizer::default(), decoder: VideoDecoder::default(), frame: None }
     }
 }
 
