@@ -104,8 +104,8 @@ fn stream(measured: &Measured, (from, to): (usize, usize), call: usize) -> Optio
     let (sender, receiver, clock) = (&measured.ends[from], &measured.ends[to], &measured.clock);
     let link = |end: &End, peer: usize| end.links.iter().find(|link| (link.peer, link.call) == (peer, call)).cloned();
     let (out, into) = (link(sender, to)?, link(receiver, from)?);
-    let ciphers = out.samples.iter().chain(&into.samples).filter_map(|sample| sample.cipher.as_deref());
-    let tag_bytes = tag_bytes(ciphers.last());
+    let mut ciphers = out.samples.iter().chain(&into.samples).filter_map(|sample| sample.cipher.as_deref());
+    let tag_bytes = tag_bytes(ciphers.next_back());
     let (first_sent, last_sent) = both(&out.samples, |sample| sample.sent.as_ref())?;
     let (first, last) = both(&into.samples, |sample| sample.received.as_ref())?;
     let (a, b) = (first.1, last.1);
@@ -177,8 +177,11 @@ fn tag_bytes(cipher: Option<&str>) -> usize {
     if cipher.is_some_and(|cipher| cipher.contains("GCM")) { GCM_TAG_BYTES } else { SRTP_TAG_BYTES }
 }
 
+/// A sample and a value in it.
+type Valued<'a, T> = (&'a Sample, &'a T);
+
 /// Returns the first and the last sample that have a value. `None`: less than two have one.
-fn both<T>(samples: &[Sample], of: impl Fn(&Sample) -> Option<&T>) -> Option<((&Sample, &T), (&Sample, &T))> {
+fn both<T>(samples: &[Sample], of: impl Fn(&Sample) -> Option<&T>) -> Option<(Valued<'_, T>, Valued<'_, T>)> {
     let mut with = samples.iter().filter_map(|sample| Some((sample, of(sample)?)));
     with.next().zip(with.next_back())
 }
