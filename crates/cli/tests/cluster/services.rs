@@ -323,21 +323,22 @@ fn push_is_sent_once_by_any_node_and_survives_its_node() {
             http.metric(&cluster, 1, "millrace_push_requests_total{result=\"server_error\"}").await >= Some(1)
         })
         .await;
-        cluster.kill(1);
-        let killed = Instant::now();
-        // On a busy machine, the node may have tried more than once.
-        let tried = service.count("/phone");
-        service.status.store(201, SeqCst);
-        until("another node sends the message", MOVED, async || service.count("/phone") > tried).await;
-        let moved = killed.elapsed();
-        sent.set(service.count("/phone"));
         let sum = async |cluster: &Cluster, event: &str| {
             let name = format!("millrace_push_messages_total{{event=\"{event}\"}}");
             let [a, b] = [http.metric(cluster, 0, &name).await, http.metric(cluster, 2, &name).await];
             a.unwrap_or(0) + b.unwrap_or(0)
         };
+        // On a busy machine, other nodes take over messages of a slow one, and a node tries more than once.
+        let delivered = sum(&cluster, "delivered").await;
+        cluster.kill(1);
+        let killed = Instant::now();
+        let tried = service.count("/phone");
+        service.status.store(201, SeqCst);
+        until("another node sends the message", MOVED, async || service.count("/phone") > tried).await;
+        let moved = killed.elapsed();
+        sent.set(service.count("/phone"));
         until("it is taken over and delivered", BOUND, async || {
-            sum(&cluster, "taken_over").await == 1 && sum(&cluster, "delivered").await == 1
+            sum(&cluster, "taken_over").await >= 1 && sum(&cluster, "delivered").await > delivered
         })
         .await;
 
