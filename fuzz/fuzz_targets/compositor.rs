@@ -60,7 +60,7 @@ fuzz_target!(|steps: Vec<Step<'_>>| {
     let mut depacketizer = Depacketizer::default();
     let (mut sequence, mut last) = (100_000_u64, 0);
     for step in steps.iter().take(STEPS_MAX) {
-        let mut send = |compositor: &mut Compositor, from: u8, marker, payload: Vec<u8>, now| {
+        let mut send = |compositor: &mut Compositor, sequence: u64, from: u8, marker, payload: Vec<u8>| {
             let packet = VideoPacket { sequence, time: sequence / 4, marker, payload: payload.into() };
             depacketizer.push(packet.clone(), now);
             while let Some(unit) = depacketizer.poll(now) {
@@ -73,7 +73,8 @@ fuzz_target!(|steps: Vec<Step<'_>>| {
         match *step {
             Step::Payload { from, ahead, marker, payload } => {
                 sequence = sequence.saturating_add_signed(ahead.into());
-                send(&mut compositor, from, marker, payload[..payload.len().min(PAYLOAD_BYTES_MAX)].into(), now);
+                let payload = payload[..payload.len().min(PAYLOAD_BYTES_MAX)].into();
+                send(&mut compositor, sequence, from, marker, payload);
             }
             Step::Valid { from, which, marker, flips } => {
                 sequence += 1;
@@ -82,7 +83,7 @@ fuzz_target!(|steps: Vec<Step<'_>>| {
                     let at = usize::from(at) % payload.len();
                     payload[at] ^= bits;
                 }
-                send(&mut compositor, from, marker, payload, now);
+                send(&mut compositor, sequence, from, marker, payload);
             }
             Step::Pass { ms } => now += Duration::from_millis(ms.into()),
             Step::Muted { who } => compositor.handle(Input::Muted(MEMBERS[usize::from(who % 2)]), now),
