@@ -9,6 +9,7 @@ pub mod analysis;
 pub mod catalogue;
 pub mod energy;
 pub mod export;
+pub mod finding;
 pub mod histogram;
 pub mod host;
 pub mod judged;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::finding::Finding;
 use crate::{histogram::Histogram, wire_cost::WireCostReport};
 
 /// Format version, raised when a field changes its meaning. A reader refuses an unknown version.
@@ -490,27 +491,6 @@ pub struct Column {
     pub name: String,
     /// Unit, such as `bytes` or `mJ`. Empty for text.
     pub unit: String,
-}
-
-/// Finding that speaks against a run, or against a table.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Finding {
-    /// Short, stable code: `generator_bound`.
-    pub code: String,
-    /// Readable text with the figures.
-    pub detail: String,
-    /// True: no conclusion may be drawn from the run. False: the finding is only a note.
-    pub invalidates: bool,
-}
-
-/// Codes of findings that the machine may have caused. They affect times, not counts.
-const NOISE: [&str; 6] = ["generator_bound", "steal", "others", "crowded", "link_bound", "link_late"];
-
-impl Finding {
-    /// Returns whether the machine may have caused this finding.
-    pub fn is_noise(&self) -> bool {
-        NOISE.contains(&&*self.code)
-    }
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ pub enum Input {
         layer: usize,
         packet: VideoPacket,
     },
-    /// A member sends no video for now.
+    /// The video of a member is muted. Its cell is empty until its next frame.
     Muted(MemberId),
     /// A viewer cannot continue without a keyframe.
     KeyframeWanted,

@@ -67,7 +67,7 @@ impl Switch {
         }
     }
 
-    /// Assigns the track of a member that has connected again to the line kept for it. Returns false if there is none.
+    /// Assigns the track of a member that has connected again to its old line. Returns false if no line is kept for it.
     fn resume_line(&mut self, id: MemberId, source: Source, now: Instant, send: &mut (impl Send + ?Sized)) -> bool {
         let Some(owner) = self.members.get(source.member.slot as usize) else { return false };
         let (track, name) = (&owner.tracks[source.track], &owner.name);

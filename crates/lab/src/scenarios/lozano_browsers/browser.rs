@@ -53,7 +53,7 @@ impl Browser {
 
     /// Returns the program: `$CHROMIUM` or `$FIREFOX`, or the one of the system.
     ///
-    /// Errors: there is none.
+    /// Errors: this program does not exist.
     pub fn program(self) -> anyhow::Result<PathBuf> {
         let (variable, usual) = match self {
             Browser::Chromium => ("CHROMIUM", "/usr/bin/chromium"),
