@@ -1,4 +1,4 @@
-//! What speaks against a run or a table, and which of it the machine may have caused.
+//! Findings about a run or a table: reasons to doubt its results.
 
 use serde::{Deserialize, Serialize};
 
