@@ -4,7 +4,7 @@ use super::{
     browser::Browser,
     conditions::{BOTH, Cell, FREE, LATENCY, LOSS, MESH},
     figures::Stream,
-    tables::{Call, MAIN, case, of_cell, stream_name},
+    tables::{Call, MAIN, case, first_line, of_cell, stream_name},
 };
 use crate::{
     recording::{Form, Table},
@@ -35,7 +35,7 @@ fn checks(cells: &[Cell], calls: &[Call], form: Form) -> Vec<Check> {
         check: "all participants have media".into(),
         is_promised: true,
         passed: failures.is_empty(),
-        found: failures.first().map_or("yes".to_owned(), |why| format!("{} failed: {why}", failures.len())),
+        found: failures.first().map_or("yes".to_owned(), |why| format!("{} failed: {}", failures.len(), first_line(why))),
     }];
     let streams = || calls.iter().flat_map(|call| &call.streams);
     let direct = streams().filter(|stream| stream.route != "relay-relay").count();

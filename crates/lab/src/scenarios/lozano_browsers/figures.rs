@@ -62,6 +62,8 @@ pub struct Capture {
     pub tag_bytes: u64,
     /// Padding by `getStats`, which counts heads and padding together: in SRTP, its length is encrypted.
     pub padding_bytes: u64,
+    /// Payload of retransmissions, if the statistics of the browser do not count it.
+    pub retransmitted_bytes: u64,
     /// Payload and packets by `getStats`.
     pub statistics_bytes: u64,
     pub statistics_packets: u64,
@@ -74,9 +76,15 @@ impl Capture {
     pub fn difference(&self) -> Difference {
         Difference {
             capture_bytes: self.ip_bytes,
-            statistics_bytes: self.statistics_bytes,
+            statistics_bytes: self.statistics_bytes + self.retransmitted_bytes,
             head_bytes: self.ip_udp_bytes + self.turn_bytes + self.rtp_head_bytes + self.tag_bytes + self.padding_bytes,
         }
+    }
+
+    /// Returns the bytes that are neither heads nor tags.
+    fn payload_bytes(&self) -> u64 {
+        let others = self.ip_udp_bytes + self.turn_bytes + self.rtp_head_bytes + self.tag_bytes;
+        self.ip_bytes.saturating_sub(others)
     }
 
     fn add(&mut self, head: &MediaHead, tag_bytes: usize) {
@@ -122,6 +130,12 @@ fn stream(measured: &Measured, (from, to): (usize, usize), call: usize) -> Optio
     let mut received = capture(&received_heads, &receiver.report, clock, window, tag_bytes);
     received.statistics_bytes = b.bytes_received.saturating_sub(a.bytes_received);
     received.statistics_packets = b.packets_received.saturating_sub(a.packets_received);
+    // Chromium counts retransmissions, which have a stream of their own, with the video; Firefox does not count them.
+    if b.retransmitted_packets_received.is_none() {
+        let is_retransmission = |head: &&MediaHead| head.header.ssrc != b.ssrc;
+        let others: Vec<MediaHead> = received_heads.iter().filter(is_retransmission).copied().collect();
+        received.retransmitted_bytes = capture(&others, &receiver.report, clock, window, tag_bytes).payload_bytes();
+    }
     let padding = |before: Option<u64>, after: Option<u64>, capture: &Capture| {
         let heads = after.zip(before).map(|(after, before)| after.saturating_sub(before));
         heads.map_or(0, |heads| heads.saturating_sub(capture.rtp_head_bytes))
@@ -282,6 +296,8 @@ mod tests {
         assert_eq!(capture.difference().unexplained(), 0.0);
         capture.statistics_bytes = 98_000;
         assert!(capture.difference().unexplained() > 0.01);
+        capture.retransmitted_bytes = 2_000;
+        assert_eq!((capture.payload_bytes(), capture.difference().unexplained()), (100_000, 0.0));
     }
 
     #[test]

@@ -174,6 +174,11 @@ pub fn stream_name(stream: &Stream) -> String {
     if stream.call == 0 { pair } else { format!("{pair} {}", stream.call + 1) }
 }
 
+/// Returns what has failed, without the logs of the browsers that follow.
+pub fn first_line(failure: &str) -> &str {
+    failure.lines().next().unwrap_or_default()
+}
+
 pub fn describe(cell: &Cell, call: &Call) -> String {
     if let Some(why) = &call.failure {
         return format!("{}: failed: {why}", case(cell));
@@ -251,7 +256,7 @@ fn main(choice: &Choice, cells: &[Cell], calls: &[Call]) -> Table {
     ];
     notes.extend(calls.iter().filter_map(|call| {
         let failure = call.failure.as_ref()?;
-        Some(format!("Failed: {}: {failure}", case(&cells[call.cell])))
+        Some(format!("Failed: {}: {}", case(&cells[call.cell]), first_line(failure)))
     }));
     let mut main = table(MAIN, "Calls between browsers", &columns, rows, notes);
     main.validity = findings(cells, calls);
@@ -324,6 +329,7 @@ fn recorder(cells: &[Cell], calls: &[Call]) -> Table {
         ("RTP heads", "kbit/s"),
         ("SRTP tags", "kbit/s"),
         ("padding", "kbit/s"),
+        ("retransmissions", "kbit/s"),
         ("getStats", "kbit/s"),
         ("unexplained", "%"),
         ("packets", ""),
@@ -344,7 +350,7 @@ fn recorder(cells: &[Cell], calls: &[Call]) -> Table {
     }
     let notes = vec![
         "Both count the same time: from the first until the last reading of `getStats`. recorder: all bytes of media packets at the end of the link, with heads. getStats: payload.".to_owned(),
-        "padding: heads and padding by `getStats` less the heads of the recorder, for which the length of padding is encrypted. unexplained: recorder less heads, tags, padding and `getStats`, as a part of the recorder.".to_owned(),
+        "padding: heads and padding by `getStats` less the heads of the recorder, for which the length of padding is encrypted. retransmissions: their payload, if the browser does not count it (Firefox). unexplained: recorder less heads, tags, padding, retransmissions and `getStats`, as a part of the recorder.".to_owned(),
         "lost: by the sequence numbers at both ends, from the start of the call until one second before its end. lost by getStats: between the two readings.".to_owned(),
     ];
     table("browsers-recorder", "Recorder beside getStats", &[&SHORT_KEYS[..], &own].concat(), rows, notes)
@@ -359,6 +365,7 @@ fn recorder_cells(capture: &Capture) -> Vec<Value> {
         capture.rtp_head_bytes,
         capture.tag_bytes,
         capture.padding_bytes,
+        capture.retransmitted_bytes,
         capture.statistics_bytes,
     ];
     let counts = [json!(capture.packets), json!(capture.statistics_packets)];
