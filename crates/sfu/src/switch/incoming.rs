@@ -34,10 +34,34 @@ impl Switch {
         let rtp = SendTime::Rtp { ssrc: *header.ssrc, timestamp: header.timestamp, clock_hz };
         let sent = header.ext_vals.abs_send_time.map(SendTime::Absolute).or_else(|| is_video.then_some(rtp));
         let Some(incoming) = &mut member.incoming else { return };
+        let allowed = incoming.allows_retransmissions();
+        incoming.count(*header.ssrc, header.sequence_number);
         incoming.handle_packet(sent, packet.payload.len(), now);
+        let allows = incoming.allows_retransmissions();
         if incoming.has_fallen() {
             self.report_incoming(id, now, send);
         }
+        if allows != allowed {
+            self.allow_retransmissions(id, allows, now, send);
+        }
+    }
+
+    /// Begins or ends to request lost packets of a member.
+    fn allow_retransmissions(&mut self, id: MemberId, is_allowed: bool, now: Instant, send: &mut (impl Send + ?Sized)) {
+        self.work(id, now, send, |member, collected| {
+            let layers = member.tracks.iter().flat_map(|track| track.layers.iter().map(|layer| (track.mid, layer.rid)));
+            let layers: Vec<(Mid, Option<Rid>)> = layers.collect();
+            member.run(collected, |rtc| {
+                let mut api = rtc.direct_api();
+                for (mid, rid) in layers {
+                    // A stream without retransmissions of its own never requests them.
+                    if let Some(stream) = api.stream_rx_by_mid(mid, rid).filter(|stream| stream.rtx().is_some()) {
+                        stream.suppress_nack(!is_allowed);
+                    }
+                }
+                Ok(())
+            })
+        });
     }
 
     /// Reports the estimate of the path from a member to it. Does nothing for a member without an estimate. Callers

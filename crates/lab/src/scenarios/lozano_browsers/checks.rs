@@ -35,7 +35,9 @@ fn checks(cells: &[Cell], calls: &[Call], form: Form) -> Vec<Check> {
         check: "all participants have media".into(),
         is_promised: true,
         passed: failures.is_empty(),
-        found: failures.first().map_or("yes".to_owned(), |why| format!("{} failed: {}", failures.len(), first_line(why))),
+        found: failures
+            .first()
+            .map_or("yes".to_owned(), |why| format!("{} failed: {}", failures.len(), first_line(why))),
     }];
     let streams = || calls.iter().flat_map(|call| &call.streams);
     let direct = streams().filter(|stream| stream.route != "relay-relay").count();

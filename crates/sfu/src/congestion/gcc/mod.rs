@@ -8,6 +8,7 @@
 
 mod losses;
 mod receiver;
+mod sequence_losses;
 mod trend;
 
 #[cfg(test)]
@@ -120,9 +121,7 @@ impl Gcc {
             Usage::Over => {
                 let again = rtt.clamp(Duration::from_millis(10), Duration::from_millis(200)) + RESPONSE_TIME_EXTRA;
                 if self.decreased.is_none_or(|at| now.saturating_duration_since(at) >= again) {
-                    self.rate = self.rate.min(DECREASE * received).max(RATE_MIN);
-                    self.update_capacity(received);
-                    self.decreased = Some(now);
+                    self.decrease(now);
                 }
                 self.may_grow = false;
             }
@@ -143,6 +142,14 @@ impl Gcc {
                     grown.min(THROUGHPUT_FACTOR_MAX * received + THROUGHPUT_EXTRA_BITS).max(self.rate).min(RATE_MAX);
             }
         }
+    }
+
+    /// Reduces the rate to a part of the received rate.
+    fn decrease(&mut self, now: Instant) {
+        let Some(received) = self.throughput.bits_per_s() else { return };
+        self.rate = self.rate.min(DECREASE * received).max(RATE_MIN);
+        self.update_capacity(received);
+        self.decreased = Some(now);
     }
 
     fn update_capacity(&mut self, received: f64) {

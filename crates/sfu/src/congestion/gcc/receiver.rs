@@ -1,16 +1,18 @@
 use std::time::{Duration, Instant};
 
-use super::Gcc;
+use super::{Gcc, sequence_losses::SequenceLosses};
 use crate::congestion::RATE_MAX;
 
 /// Estimates at the receiver which rate the path from a sender carries, for a REMB to a sender without transport-wide
-/// congestion control. It is the delay-based half of [`Gcc`]; the sender has the loss-based half.
+/// congestion control. It is the delay-based half of [`Gcc`], and counts losses, because some of these senders do not
+/// react to losses.
 #[derive(Debug)]
 pub struct ReceiverEstimator {
     gcc: Gcc,
     born: Instant,
     /// Clock of the sender, once a packet has shown it.
     clock: Option<SenderClock>,
+    losses: SequenceLosses,
     /// Arrival time of the first packet.
     first: Option<Instant>,
     adjusted: Option<Instant>,
@@ -52,6 +54,8 @@ const CLOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const JUMP_US: i64 = 3_000_000;
 /// An estimate below this share of the reported one must be reported at once.
 const FALL: f64 = 0.97;
+/// Loss ratio above which retransmissions only keep the queue full: they are lost like the others.
+const COLLAPSED: f64 = 0.3;
 /// Seconds after which an absolute send time wraps. It has 24 bits, 6 of them for seconds.
 const ABSOLUTE_WRAPS_US: i64 = 64_000_000;
 
@@ -76,6 +80,7 @@ impl ReceiverEstimator {
             gcc: Gcc::new(RATE_MAX, now),
             born: now,
             clock: None,
+            losses: SequenceLosses::default(),
             first: None,
             adjusted: None,
             is_started: false,
@@ -88,6 +93,9 @@ impl ReceiverEstimator {
         let first = *self.first.get_or_insert(now);
         let arrived_us = now.saturating_duration_since(first).as_micros() as i64;
         self.gcc.throughput.update(arrived_us, bytes);
+        if self.losses.is_over(now) {
+            self.gcc.decrease(now);
+        }
         let Some(sent_us) = sent.and_then(|sent| self.sent_us(sent, now)) else { return };
         self.gcc.delay.update(sent_us, arrived_us);
         if self.adjusted.is_some_and(|at| now.saturating_duration_since(at) < ADJUST_INTERVAL) {
@@ -100,6 +108,11 @@ impl ReceiverEstimator {
             self.gcc.rate = self.gcc.rate.min(received.max(FIRST_ESTIMATE));
         }
         self.gcc.adjust(RTT, now);
+    }
+
+    /// Counts the sequence number of a packet.
+    pub fn count(&mut self, ssrc: u32, sequence: u16) {
+        self.losses.count(ssrc, sequence);
     }
 
     /// Returns the send time without wraps. `None`: another clock is in use.
@@ -130,6 +143,11 @@ impl ReceiverEstimator {
     /// Returns the estimate in bit/s. `None`: it is too early, and nothing has limited the rate yet.
     pub fn bits_per_s(&self) -> Option<u64> {
         (self.gcc.rate < RATE_MAX).then_some(self.gcc.rate as u64)
+    }
+
+    /// Returns whether lost packets should be requested again.
+    pub fn allows_retransmissions(&self) -> bool {
+        self.losses.share <= COLLAPSED
     }
 
     /// Returns whether the estimate has fallen since it was reported, so that the sender must know at once.
@@ -163,19 +181,36 @@ mod tests {
         born: Instant,
         now_us: u64,
         free_us: f64,
-        /// Packets on the path: arrival time, frame, and size.
-        in_flight: VecDeque<(u64, u64, usize)>,
+        /// Packets on the path, with their arrival time.
+        in_flight: VecDeque<(u64, Sent)>,
+        sequence: u16,
+        /// How often it sends a lost packet again, with the send time of the first time (as aiortc does).
+        retransmissions: u32,
+        lost: Vec<Sent>,
+        /// Last keyframe, and whether packets are missing since then: the receiver requests another one.
+        key: u64,
+        misses: bool,
         frames: u64,
         bits_per_s: f64,
         has_absolute_times: bool,
     }
 
+    #[derive(Clone, Copy)]
+    struct Sent {
+        frame: u64,
+        sequence: u16,
+        bytes: usize,
+        again: u32,
+    }
+
     const FRAME_US: u64 = 66_667;
+    /// IP, UDP, RTP with extensions, and the tag of SRTP.
+    const HEAD_BYTES: usize = 62;
     const QUEUE_US: f64 = 300_000.0;
     const DELAY_US: u64 = 20_000;
     /// Every `KEY_EVERY`th frame is a keyframe, four times as large as the others.
     const KEY_EVERY: u64 = 300;
-    const RATE: std::ops::Range<f64> = 100_000.0..1_500_000.0;
+    const RATE: std::ops::Range<f64> = 200_000.0..1_500_000.0;
 
     impl Sender {
         #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
@@ -188,6 +223,11 @@ mod tests {
                 now_us: 0,
                 free_us: 0.0,
                 in_flight: VecDeque::new(),
+                sequence: 0,
+                retransmissions: 0,
+                lost: Vec::new(),
+                key: 0,
+                misses: false,
                 frames: 0,
                 bits_per_s: 500_000.0,
                 has_absolute_times,
@@ -214,16 +254,31 @@ mod tests {
         fn send(&mut self, capacity: f64, seconds: u64) -> Vec<f64> {
             let (mut rates, mut bytes) = (Vec::new(), 0);
             for frame in 1..=seconds * 15 {
-                let is_key = self.frames.is_multiple_of(KEY_EVERY);
+                let is_requested = self.misses && self.frames - self.key >= 15;
+                let is_key = self.frames.is_multiple_of(KEY_EVERY) || is_requested;
+                if is_key {
+                    (self.key, self.misses) = (self.frames, false);
+                }
                 let size = self.bits_per_s / 8.0 / 15.0 * if is_key { 4.0 } else { 1.0 };
                 let packets = (size / 1200.0).ceil();
                 let packet = (size / packets) as usize;
+                let mut burst: Vec<Sent> = std::mem::take(&mut self.lost);
+                burst.retain(|_| self.estimator.allows_retransmissions());
                 for _ in 0..packets as usize {
-                    bytes += packet;
+                    self.sequence = self.sequence.wrapping_add(1);
+                    let (frame, sequence) = (self.frames, self.sequence);
+                    burst.push(Sent { frame, sequence, bytes: packet + HEAD_BYTES, again: 0 });
+                }
+                for sent in burst {
+                    bytes += sent.bytes;
                     let starts_us = self.free_us.max(self.now_us as f64);
                     if starts_us - self.now_us as f64 <= QUEUE_US {
-                        self.free_us = starts_us + packet as f64 * 8e6 / capacity;
-                        self.in_flight.push_back((self.free_us as u64 + DELAY_US, self.frames, packet));
+                        self.free_us = starts_us + sent.bytes as f64 * 8e6 / capacity;
+                        self.in_flight.push_back((self.free_us as u64 + DELAY_US, sent));
+                    } else if sent.again < self.retransmissions {
+                        self.lost.push(Sent { again: sent.again + 1, ..sent });
+                    } else {
+                        self.misses = true;
                     }
                 }
                 self.frames += 1;
@@ -238,9 +293,10 @@ mod tests {
         }
 
         fn receive(&mut self) {
-            while let Some((at_us, frame, bytes)) = self.in_flight.pop_front_if(|(at_us, ..)| *at_us <= self.now_us) {
+            while let Some((at_us, sent)) = self.in_flight.pop_front_if(|(at_us, _)| *at_us <= self.now_us) {
                 let now = self.born + Duration::from_micros(at_us);
-                self.estimator.handle_packet(Some(self.sent(frame)), bytes, now);
+                self.estimator.count(1, sent.sequence);
+                self.estimator.handle_packet(Some(self.sent(sent.frame)), sent.bytes, now);
                 if self.estimator.has_fallen() {
                     self.obey();
                 }
@@ -264,6 +320,19 @@ mod tests {
             let mut sender = Sender::new(has_absolute_times);
             let before = sender.send(50e6, 30);
             assert!(mean(&before[22..]) > 1300.0, "{has_absolute_times}: {before:?}");
+            let during = sender.send(300e3, 30);
+            // A tenth of the packets may be lost.
+            assert!((150.0..345.0).contains(&mean(&during[20..])), "{has_absolute_times}: {during:?}");
+            let after = sender.send(50e6, 30);
+            assert!(mean(&after[22..]) > 600.0, "{has_absolute_times}: {after:?}");
+        }
+    }
+
+    #[test]
+    fn sender_that_retransmits_obeys_bottleneck() {
+        for has_absolute_times in [true, false] {
+            let mut sender = Sender { retransmissions: 5, ..Sender::new(has_absolute_times) };
+            sender.send(50e6, 30);
             let during = sender.send(300e3, 30);
             assert!((150.0..330.0).contains(&mean(&during[20..])), "{has_absolute_times}: {during:?}");
             let after = sender.send(50e6, 30);

@@ -1,0 +1,88 @@
+use std::time::{Duration, Instant};
+
+use super::losses::{LOSS_HIGH, LOSS_PACKETS_MIN};
+
+/// Losses on a path, found by the sequence numbers of packets. A packet that arrives after a later one counts as lost,
+/// also a retransmission.
+#[derive(Debug, Default)]
+pub struct SequenceLosses {
+    /// Highest sequence number of each stream.
+    streams: Vec<(u32, u16)>,
+    expected: usize,
+    arrived: usize,
+    evaluated: Option<Instant>,
+    /// Ratio of lost packets in the last interval, from 0 to 1.
+    pub share: f64,
+}
+
+/// More streams of one sender are not counted.
+const STREAMS_MAX: usize = 16;
+const INTERVAL: Duration = Duration::from_secs(1);
+/// A larger step of the sequence number is a new start, and not a loss.
+const STEP_MAX: u16 = 3000;
+
+impl SequenceLosses {
+    pub fn count(&mut self, ssrc: u32, sequence: u16) {
+        let Some((_, highest)) = self.streams.iter_mut().find(|(stream, _)| *stream == ssrc) else {
+            if self.streams.len() < STREAMS_MAX {
+                self.streams.push((ssrc, sequence));
+            }
+            return;
+        };
+        let step = sequence.wrapping_sub(*highest);
+        if step == 0 || step >= 1 << 15 {
+            return;
+        }
+        *highest = sequence;
+        if step <= STEP_MAX {
+            (self.expected, self.arrived) = (self.expected + usize::from(step), self.arrived + 1);
+        }
+    }
+
+    /// Returns whether an interval has ended with more losses than the sender may cause.
+    pub fn is_over(&mut self, now: Instant) -> bool {
+        let since = now.saturating_duration_since(*self.evaluated.get_or_insert(now));
+        if since < INTERVAL || self.expected < LOSS_PACKETS_MIN {
+            return false;
+        }
+        self.share = (self.expected - self.arrived) as f64 / self.expected as f64;
+        (self.expected, self.arrived, self.evaluated) = (0, 0, Some(now));
+        self.share > LOSS_HIGH
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+    fn missing_sequence_numbers_are_losses() {
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let mut losses = SequenceLosses::default();
+        let first = u16::MAX - 20;
+        assert!(!losses.is_over(start));
+        // Every fifth one is missing, and arrives late.
+        for n in 0..50_u16 {
+            let sequence = first.wrapping_add(n);
+            if n % 5 == 3 {
+                continue;
+            }
+            losses.count(1, sequence);
+            if n % 5 == 4 {
+                losses.count(1, sequence.wrapping_sub(1));
+            }
+        }
+        assert_eq!((losses.expected, losses.arrived), (49, 39));
+        assert!(!losses.is_over(start), "the interval has not ended");
+        assert!(losses.is_over(at(1)));
+        assert!(!losses.is_over(at(2)), "without packets");
+        (0..100_u16).for_each(|n| losses.count(2, n.wrapping_mul(30_000)));
+        (0..50).for_each(|n| losses.count(3, n));
+        assert_eq!((losses.expected, losses.arrived), (49, 49), "leaps are new starts");
+        assert!(!losses.is_over(at(3)));
+        (4..100).for_each(|ssrc| losses.count(ssrc, 0));
+        assert_eq!(losses.streams.len(), STREAMS_MAX);
+    }
+}
