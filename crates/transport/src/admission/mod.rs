@@ -84,7 +84,7 @@ impl Admission {
 
     /// Returns the publication without its trace context, unless contexts are forwarded.
     #[inline]
-    fn without_unwanted_trace(&self, publication: NewPublication) -> NewPublication {
+    pub(crate) fn without_unwanted_trace(&self, publication: NewPublication) -> NewPublication {
         match publication.trace() {
             Some(_) if !self.forwards_traces.get() => publication.traced(None),
             _ => publication,
