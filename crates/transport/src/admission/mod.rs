@@ -45,6 +45,8 @@ pub struct Drain {
     pub window: Duration,
     /// Validity of a resume ticket, counted from the reconnect time of its reader.
     pub ticket: Duration,
+    /// True if another process serves the same sockets, so that this one takes nothing more from them.
+    pub is_handed_over: bool,
 }
 
 /// Rules that apply to every request and connection of a shard: authentication, limits and settings.
