@@ -59,6 +59,7 @@ fuzz_target!(|data: &[u8]| {
             is_retained: false,
             publisher: 0,
             properties: &[],
+            trace: &[],
             payload: b"payload",
         };
         session.deliver(&record, 0, &mut out);

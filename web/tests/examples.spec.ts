@@ -67,7 +67,7 @@ test('two browsers chat in the example', async ({ browser }) => {
     await write(ann, '<b>hello</b>');
     await expect.poll(() => lines(bob)).toEqual(['Ann: <b>hello</b> ']);
     await expect(ann.locator('#members')).toHaveText(/Ann/);
-    for (const via of ['sse', 'long-poll', 'poll', 'http-stream', 'websocket']) {
+    for (const via of ['sse', 'long-poll', 'poll', 'http-stream', 'data-channel', 'websocket']) {
       await bob.getByLabel('Transport').selectOption(via);
       await expect(bob.getByRole('status')).toHaveText(`connected over ${via}`);
       await write(bob, via);
@@ -86,7 +86,7 @@ test('two browsers chat in the example', async ({ browser }) => {
     for (const page of [again, bob]) await expect.poll(async () => (await lines(page)).slice(-2).map((line) => line.split(' ').slice(0, 2).join(' '))).toEqual(['Ann: one', 'Ann: two']);
     await again.getByRole('listitem').last().getByRole('button', { name: 'Delete' }).click();
     await expect.poll(() => lines(bob)).toContain('Ann: (deleted)');
-    expect(await lines(bob)).toHaveLength(8);
+    expect(await lines(bob)).toHaveLength(9);
   } finally {
     for (const context of contexts) await context.close();
   }

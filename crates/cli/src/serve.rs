@@ -7,6 +7,7 @@ use millrace_server::{
     config::Value,
     log,
     tls::dev::{self, Files},
+    upgrade,
 };
 
 use crate::{argument::ArgumentError, cert, number::number, output};
@@ -98,9 +99,20 @@ impl Args {
     }
 }
 
+/// Loads and checks the configuration. If this process was started by an upgrade, the old process learns why the
+/// configuration is refused.
+///
+/// Errors: those of [`Args::load`] and of [`millrace_server::check`].
+fn load_for_start(args: &Args) -> anyhow::Result<Sources> {
+    let checked = args.clone().load().and_then(|sources| {
+        millrace_server::check(&sources.config)?;
+        Ok(sources)
+    });
+    checked.inspect_err(upgrade::refuse)
+}
+
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    let sources = args.clone().load()?;
-    millrace_server::check(&sources.config)?;
+    let sources = load_for_start(&args)?;
     // After the checks, so that a server that refuses to start leaves no certificate authority behind.
     if args.tls_dev {
         let made = dev::make(&dev::default_dir(), &[], true)?;

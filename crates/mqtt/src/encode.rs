@@ -143,6 +143,8 @@ pub(crate) struct Outgoing<'a> {
     pub expiry_s: Option<u32>,
     pub identifiers: &'a [u32],
     pub properties: &'a [u8],
+    /// Trace context as a user property; empty: none.
+    pub trace: &'a [u8],
     pub payload: &'a [u8],
 }
 
@@ -153,9 +155,11 @@ impl Outgoing<'_> {
             + self.expiry_s.map_or(0, |_| 5)
             + self.identifiers.iter().map(|identifier| varint(*identifier)).sum::<usize>()
             + self.properties.len()
+            + self.trace.len()
     }
 
-    /// Appends the packet, unless it has more than `bytes_max` bytes. Returns whether it was appended.
+    /// Appends the packet, unless it has more than `bytes_max` bytes. Returns whether it was appended. A packet that is
+    /// too large because of its trace context is appended without the context.
     pub fn encode(&self, out: &mut Vec<u8>, version: Version, bytes_max: u32) -> bool {
         let begin = out.len();
         let of_properties = if version == Version::V5 { self.properties_bytes() } else { 0 };
@@ -165,7 +169,7 @@ impl Outgoing<'_> {
             length += length_bytes(of_properties) + of_properties;
         }
         if 1 + length_bytes(length) + length > bytes_max as usize || length >= 1 << 28 {
-            return false;
+            return !self.trace.is_empty() && Self { trace: &[], ..*self }.encode(out, version, bytes_max);
         }
         out.reserve(5 + length);
         out.push(kind::PUBLISH << 4 | u8::from(self.dup) << 3 | self.qos << 1 | u8::from(self.is_retained));
@@ -189,6 +193,7 @@ impl Outgoing<'_> {
                 write_varint(out, *identifier as usize);
             }
             out.extend_from_slice(self.properties);
+            out.extend_from_slice(self.trace);
         }
         out.extend_from_slice(self.payload);
         debug_assert_eq!(out.len() - begin, 1 + length_bytes(length) + length);
@@ -224,6 +229,7 @@ mod tests {
             expiry_s: Some(5),
             identifiers: &[1, 127, 128, 268_435_455],
             properties: b"\x01\x01",
+            trace: b"",
             payload: &payload,
         };
         for version in [Version::V311, Version::V5] {
@@ -234,6 +240,35 @@ mod tests {
             let mut none = Vec::new();
             assert!(!packet.encode(&mut none, version, bytes - 1) && none.is_empty(), "{version:?}");
         }
+    }
+
+    #[test]
+    fn trace_context_gives_way_to_the_maximum_packet_size() {
+        let untraced = Outgoing {
+            dup: false,
+            qos: 0,
+            is_retained: false,
+            topic: "a",
+            alias: None,
+            id: 0,
+            expiry_s: None,
+            identifiers: &[],
+            properties: b"\x26\0\x01k\0\x01v",
+            trace: b"",
+            payload: b"x",
+        };
+        let traced = Outgoing { trace: b"\x26\0\x01t\0\x02tt", ..untraced };
+        let encode = |packet: Outgoing<'_>, version, bytes_max| {
+            let mut out = Vec::new();
+            packet.encode(&mut out, version, bytes_max).then_some(out)
+        };
+        let (without, with) = (encode(untraced, Version::V5, 100).unwrap(), encode(traced, Version::V5, 100).unwrap());
+        assert_eq!(with, [b"\x30\x14\0\x01a\x0f".as_slice(), traced.properties, traced.trace, b"x"].concat());
+        let limit = with.len() as u32;
+        assert_eq!(encode(traced, Version::V5, limit).as_ref(), Some(&with));
+        assert_eq!(encode(traced, Version::V5, limit - 1).as_ref(), Some(&without));
+        assert_eq!(encode(traced, Version::V5, without.len() as u32 - 1), None);
+        assert_eq!(encode(traced, Version::V311, 100), encode(untraced, Version::V311, 100));
     }
 
     #[test]

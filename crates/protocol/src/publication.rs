@@ -331,17 +331,18 @@ impl<'de> Deserialize<'de> for Publication {
     }
 }
 
-/// Serialized as payload and trace context.
+/// Serialized as payload and trailer.
 impl Serialize for Payload {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        (Bytes(self), trace(&self.0)).serialize(serializer)
+        (Bytes(self), Bytes(trailer_of(&self.0))).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Payload {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (BytesBuf(data), trace) = Deserialize::deserialize(deserializer)?;
-        Ok(NewPublication::new(Kind::Utf8, data).traced(trace).data)
+        let (BytesBuf(data), BytesBuf(trailer)) = Deserialize::deserialize(deserializer)?;
+        let publication = NewPublication::new(Kind::Utf8, data);
+        Ok(if trailer.is_empty() { publication } else { publication.with_trailer(&trailer) }.data)
     }
 }
 

@@ -27,13 +27,21 @@ const WEIGHT_MIN: f64 = 10.0;
 /// Timeout for a balancer to read its line.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Answers agent checks until the task is dropped. Must run inside a `LocalRuntime` or a `LocalSet`.
-pub async fn serve(listener: TcpListener, ready: Arc<AtomicBool>, router: Arc<Router>) {
+/// Answers agent checks until the task is dropped, or until `handed_over` completes because another process accepts
+/// them. Must run inside a `LocalRuntime` or a `LocalSet`.
+pub async fn serve(
+    listener: TcpListener,
+    ready: Arc<AtomicBool>,
+    router: Arc<Router>,
+    handed_over: impl Future<Output = ()>,
+) {
+    tokio::pin!(handed_over);
     let mut congestion = 0.0;
     let mut samples = tokio::time::interval(SAMPLE_INTERVAL);
     samples.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            () = &mut handed_over => return,
             _ = samples.tick() => congestion = averaged(congestion, router.congested_share()),
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => drop(tokio::task::spawn_local(answer(stream, line(ready.load(Relaxed), congestion)))),

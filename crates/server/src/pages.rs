@@ -157,7 +157,7 @@ impl Site {
     fn info(&self) -> Response {
         let mut info = serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"), "uptime_s": self.started.elapsed().as_secs(),
-            "listen": self.listen, "shards": self.shards, "engine": self.engine_name,
+            "time": self.engine.now_ms(), "listen": self.listen, "shards": self.shards, "engine": self.engine_name,
         });
         if let Some(udp) = &self.udp {
             info["udp"] = udp.as_str().into();

@@ -22,7 +22,8 @@ pub type SetLogLevel = Box<dyn Fn(&str) -> anyhow::Result<()>>;
 
 /// Sections and single keys that take effect at once. All others are read only when a socket, a thread or a history is
 /// created. [`in_effect`] has the same list.
-const AT_ONCE: &[&str] = &["auth", "limits", "drain", "hooks.secrets", "webhooks.secrets", "log.level", "tls"];
+const AT_ONCE: &[&str] =
+    &["auth", "limits", "drain", "upgrade", "hooks.secrets", "webhooks.secrets", "log.level", "tls"];
 /// Single keys in these sections that need a restart.
 const LATER: &[&str] = &["auth.cookie", "auth.query", "limits.memory_bytes_max", "tls.acme", "tls.give_out_ca"];
 /// Key of a namespace that takes effect at once.
@@ -59,6 +60,7 @@ pub fn in_effect(old: &Config, new: &Config) -> Config {
     config.limits.clone_from(&new.limits);
     config.limits.memory_bytes_max = old.limits.memory_bytes_max;
     config.drain.clone_from(&new.drain);
+    config.upgrade = new.upgrade;
     config.hooks.secrets.clone_from(&new.hooks.secrets);
     config.webhooks.secrets.clone_from(&new.webhooks.secrets);
     config.log.level.clone_from(&new.log.level);

@@ -5,8 +5,9 @@
 //   setInterval(() => show(mr.stats().latency), 1000);
 //
 // A publication carries the time of the server's clock, so the difference between that clock and the one of this
-// machine must be known. Every ping of a session gives bounds: the server reads its clock after the ping was sent and
-// before the answer arrived. The bounds of several pings together are narrower than those of one.
+// machine must be known. Every ping gives bounds: the server reads its clock after the ping was sent and before the
+// answer arrived. The bounds of several pings together are narrower than those of one. A ping is a command of a
+// session; on HTTP transports it is a request of `/v1/info`.
 import type { Ask } from './link.js';
 import { sleep } from './listen.js';
 import type { Client, Event, Stats, SubscribeOptions, Subscription } from './types.js';
@@ -21,7 +22,10 @@ export interface Latency {
   readonly p50: number | undefined;
   readonly p99: number | undefined;
   readonly max: number | undefined;
-  /** The figures are correct to this many milliseconds; a small latency may therefore be negative. */
+  /**
+   * The figures are correct to this many milliseconds: at most half the shortest round trip, plus 1 ms for the
+   * resolution of the clocks, plus 0.1 ms per second since that ping. A small latency may therefore be negative.
+   */
   readonly errorMs: number | undefined;
   /** The server's clock minus the clock of this machine, ms. */
   readonly offsetMs: number | undefined;
@@ -81,8 +85,8 @@ export class ClockEstimate {
  * Adds `latency` to `stats()` of a client, and returns the client. Subscriptions that were made before are not
  * measured, and neither are events from history, because they were published long before.
  *
- * The server's clock is measured over `websocket` and `data-channel`. With several nodes, the clock is that of the node
- * that answers; the difference to the clock that gave the publication its time is not in `errorMs`.
+ * The server's clock is measured over any transport. With several nodes, the clock is that of the node that answers;
+ * the difference to the clock that gave the publication its time is not in `errorMs`.
  */
 export function latency<C extends Pick<Client<any>, 'subscribe' | 'stats' | 'onState' | 'state'>>(mr: C, { everyMs = 30_000 }: LatencyOptions = {}): WithLatency<C> {
   const { ask } = mr as unknown as { ask: Ask };
@@ -97,12 +101,10 @@ export function latency<C extends Pick<Client<any>, 'subscribe' | 'stats' | 'onS
   async function measure(): Promise<void> {
     const mine = ++round;
     for (let n = 1; mine === round && mr.state.name === 'open'; n++) {
-      // The HTTP transports have no ping.
-      if (/websocket|data-channel/.test(`${stats().transport}`)) {
-        const sent = performance.now();
-        const { time } = await ask('ping', { channel: 'ping' });
-        if (time && clock.add(sent, performance.now(), time)) samples = [];
-      }
+      const sent = performance.now();
+      const { time } = await ask('ping', { channel: 'ping' });
+      // An older server has no `time` in `/v1/info`.
+      if (time && clock.add(sent, performance.now(), time)) samples = [];
       await sleep(n < FIRST_PINGS ? FIRST_PAUSE : everyMs);
     }
   }

@@ -51,7 +51,7 @@ export interface Commands {
   publish: [Draft | Deletion, { readonly position: string }];
   history: [{ readonly channel: string; readonly since: string; readonly until?: string | undefined; readonly limit: number }, Page];
   presence: [{ readonly channel: string; readonly members?: boolean; readonly limit?: number; readonly after?: string }, { readonly count: number; readonly members?: readonly unknown[]; readonly next?: string }];
-  /** Sessions only. The server answers all commands of a session in order. `channel` is not used. */
+  /** Returns the server's clock, ms. A session answers all its commands in order. `channel` is not used. */
   ping: [{ readonly channel: 'ping' }, { readonly time: number }];
   /** Never repeated, because the back end may have executed it. `timeout` is in seconds. */
   rpc: [{ readonly method: string; readonly params?: unknown; readonly timeout?: number | undefined }, { readonly result: unknown }];

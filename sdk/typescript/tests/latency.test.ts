@@ -1,7 +1,7 @@
 // The latency from publishing to the callback, and the estimate of the server's clock.
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { WebSocket } from 'ws';
-import { millrace } from '../src/index.js';
+import { millrace, type TransportName } from '../src/index.js';
 import { ClockEstimate, latency } from '../src/latency.js';
 import { startMillrace, type RunningServer } from './millrace.js';
 
@@ -76,7 +76,7 @@ test('stats have the latency of listeners and of loops, with its error', async (
   await mr.close();
 });
 
-test('events from history, and HTTP transports, have no latency', async () => {
+test('events from history have no latency', async () => {
   const writer = millrace(server.url, { transports: ['http-stream'] });
   await writer.publish('latency/old', 1);
   const old = latency(millrace(server.url, { WebSocket, transports: ['websocket'] }));
@@ -84,13 +84,68 @@ test('events from history, and HTTP transports, have no latency', async () => {
   old.subscribe('latency/old', { from: 'earliest' }).on((event) => events.push(event));
   await vi.waitFor(() => expect(events.length).toBe(1));
   expect(old.stats().latency.count).toBe(0);
-  const http = latency(writer);
-  const live = http.subscribe('latency/http');
-  live.on((event) => events.push(event));
-  await live.ready;
-  await http.publish('latency/http', 1);
-  await vi.waitFor(() => expect(events.length).toBe(2));
-  expect(http.stats().latency).toMatchObject({ count: 1, p50: undefined, errorMs: undefined });
   await old.close();
   await writer.close();
+});
+
+test.each<TransportName>(['websocket', 'http-stream', 'sse', 'long-poll', 'poll'])('%s: stats have the latency, with its error', async (transport) => {
+  const mr = latency(millrace(server.url, { WebSocket, transports: [transport], pollMs: 20 }));
+  const channel = `latency/${transport}`;
+  const subscription = mr.subscribe(channel);
+  let events = 0;
+  subscription.on(() => events++);
+  await subscription.ready;
+  await vi.waitFor(() => expect(mr.stats().latency.errorMs).toBeDefined());
+  const began = performance.now();
+  for (let n = 0; n < 20; n++) await mr.publish(channel, n);
+  await vi.waitFor(() => expect(events).toBe(20));
+  const longest = performance.now() - began;
+  const { count, p50, p99, max, errorMs, offsetMs } = mr.stats().latency;
+  expect(count).toBe(20);
+  // Client and server have the same clock.
+  expect(Math.abs(offsetMs!)).toBeLessThanOrEqual(errorMs! + 1);
+  expect(p50!).toBeGreaterThan(-errorMs!);
+  expect(p99!).toBeGreaterThanOrEqual(p50!);
+  expect(max!).toBeLessThan(longest + errorMs!);
+  await mr.close();
+});
+
+test('the error over HTTP is at least half the round trip, and covers a path that is slow in one direction', async () => {
+  const slow = 100;
+  let pings = 0;
+  // Answers of the server take longer than requests.
+  const fetchSlowly: typeof fetch = async (input, init) => {
+    const response = await fetch(input, init);
+    if (!String(input).includes('/v1/info')) return response;
+    pings++;
+    await new Promise((resolve) => setTimeout(resolve, slow));
+    return response;
+  };
+  const mr = latency(millrace(server.url, { transports: ['http-stream'], fetch: fetchSlowly }));
+  await mr.ready();
+  await vi.waitFor(() => expect(mr.stats().latency.errorMs).toBeDefined());
+  const { errorMs, offsetMs } = mr.stats().latency;
+  expect(pings).toBeGreaterThan(0);
+  // A timer may fire a millisecond early.
+  expect(errorMs!).toBeGreaterThanOrEqual(slow / 2 - 1);
+  expect(Math.abs(offsetMs!)).toBeLessThanOrEqual(errorMs! + 1);
+  await mr.close();
+});
+
+test('a server that does not report its time gives no latency', async () => {
+  const withoutTime: typeof fetch = async (input, init) => {
+    const response = await fetch(input, init);
+    if (!String(input).includes('/v1/info')) return response;
+    const { time: _, ...info } = (await response.json()) as Record<string, unknown>;
+    return Response.json(info);
+  };
+  const mr = latency(millrace(server.url, { transports: ['sse'], fetch: withoutTime }));
+  const subscription = mr.subscribe('latency/without');
+  let events = 0;
+  subscription.on(() => events++);
+  await subscription.ready;
+  await mr.publish('latency/without', 1);
+  await vi.waitFor(() => expect(events).toBe(1));
+  expect(mr.stats().latency).toMatchObject({ count: 1, p50: undefined, errorMs: undefined });
+  await mr.close();
 });

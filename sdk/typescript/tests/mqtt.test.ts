@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { connect as open, connectAsync, type IPublishPacket, type MqttClient } from 'mqtt';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { millrace } from '../src/index.js';
+import { traced } from '../src/trace.js';
 import { binary, startMillrace, type RunningServer } from './millrace.js';
 
 let server: RunningServer;
@@ -102,6 +103,21 @@ describe.each(Object.entries(urls))('over %s', (name, url) => {
     }
     await mr.publish(`cars/${name}/commands`, 'lights on');
     expect(await commands).toEqual([`cars/${name}/commands lights on`]);
+  });
+
+  test('a trace context goes from MQTT.js to this client and back', async () => {
+    const context = (span: number): string => `00-4bf92f3577b34da6a3ce929d0e0e4736-${String(span).padStart(16, '0')}-01`;
+    const mr = traced(millrace(server.url), () => context(1));
+    clients.push(mr);
+    const device = await connect(url(), { protocolVersion: 5 });
+    const topic = `traced/${name}`;
+    await device.subscribeAsync(`${topic}/commands`, { qos: 1 });
+    const received = new Promise<IPublishPacket>((resolve) => device.on('message', (_topic, _payload, packet) => resolve(packet)));
+    await mr.publish(`${topic}/commands`, 'lights on');
+    expect((await received).properties?.userProperties).toEqual({ traceparent: context(1) });
+    const userProperties = { traceparent: context(2), unit: 'km/h' };
+    await device.publishAsync(`${topic}/telemetry`, '87', { qos: 1, properties: { userProperties } });
+    expect((await mr.history(`${topic}/telemetry`)).map(({ trace }) => trace)).toEqual([context(2)]);
   });
 
   test('MQTT.js keeps its properties and its session', async () => {

@@ -1,4 +1,5 @@
-// Trace contexts against the real server, over all transports.
+// Trace contexts against the real server, over all transports that Node has. browser/browser.test.ts has data-channel,
+// and mqtt.test.ts has MQTT.
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { WebSocket } from 'ws';
 import { millrace, type ConnectOptions, type Event, type TransportName } from '../src/index.js';

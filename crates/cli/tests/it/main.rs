@@ -34,3 +34,5 @@ mod tls;
 mod token;
 mod turn;
 mod upgrade;
+mod upgrade_failures;
+mod upgrade_sockets;

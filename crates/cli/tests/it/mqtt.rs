@@ -57,6 +57,14 @@ impl Client {
         answer.get(4).copied().unwrap_or(0)
     }
 
+    /// Publishes like [`Client::publish`], with properties of at most 127 bytes.
+    fn publish_with(&mut self, topic: &str, properties: &[u8], payload: &[u8], retain: bool) -> u8 {
+        let length = u8::try_from(properties.len()).ok().filter(|length| *length < 128).expect("short properties");
+        let body = [&text(topic)[..], &[0, 9, length], properties, payload].concat();
+        self.send(0x32 | u8::from(retain), &body);
+        self.receive_of(0x40).get(4).copied().unwrap_or(0)
+    }
+
     fn send(&mut self, first: u8, body: &[u8]) {
         let mut packet = vec![first];
         let mut rest = body.len();
@@ -105,6 +113,14 @@ impl Client {
 
 fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat()
+}
+
+fn user_property(name: &str, value: &str) -> Vec<u8> {
+    [&[0x26][..], &text(name), &text(value)].concat()
+}
+
+fn contains(packet: &[u8], part: &[u8]) -> bool {
+    packet.windows(part.len()).any(|window| window == part)
 }
 
 fn ends_with(packet: &[u8], payload: &str) -> bool {
@@ -161,6 +177,90 @@ fn topics_that_are_no_channels_are_refused() {
     assert_eq!(client.publish("a", b"x", false), 0);
     client.send(0x30, &[&text("a/+")[..], &[0]].concat());
     assert_eq!(client.receive(), [0xe0, 2, 0x90, 0]);
+}
+
+const CONTEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+/// Connects a client of MQTT 3.1.1 that reads `filter` with quality of service 0.
+fn read_with_version_three(address: &str, filter: &str) -> Client {
+    let mut client = Client::open(address);
+    client.send(0x10, &[&b"\0\x04MQTT\x04\x02\0\x3c"[..], &text("old")].concat());
+    assert_eq!(client.receive(), [0x20, 2, 0, 0]);
+    client.send(0x82, &[&[0, 1][..], &text(filter), &[0]].concat());
+    assert_eq!(client.receive(), [0x90, 3, 0, 1, 0]);
+    client
+}
+
+/// Returns the trace contexts of the history of `a`; null for a publication without one.
+fn contexts(server: &Server) -> Vec<serde_json::Value> {
+    let history = server.get("/v1/channels/a?since=earliest").body;
+    let page: serde_json::Value = serde_json::from_str(&history).expect("JSON");
+    page["messages"].as_array().expect("messages").iter().map(|message| message["trace"].clone()).collect()
+}
+
+#[test]
+fn trace_context_is_a_user_property_of_mqtt_five() {
+    let (server, address) = server(&[]);
+    let (mut reader, _) = Client::connect(&address, "reader", true, None);
+    assert_eq!(reader.subscribe("a", 0), 0);
+    let mut old = read_with_version_three(&address, "a");
+    let context = user_property("traceparent", CONTEXT);
+    // From HTTP to MQTT.
+    let header = format!("traceparent: {CONTEXT}");
+    assert_eq!(server.ask("POST", "/v1/channels/a", &[&header], "one").status, 200);
+    let packet = reader.receive();
+    assert!(contains(&packet, &context) && ends_with(&packet, "one"), "{packet:?}");
+    assert_eq!(old.receive(), b"\x30\x06\0\x01aone", "MQTT 3.1.1 has no properties");
+    // From MQTT to HTTP and MQTT, beside other properties. A second context is ignored.
+    let (mut writer, _) = Client::connect(&address, "writer", true, None);
+    let unit = user_property("unit", "km/h");
+    assert_eq!(writer.publish_with("a", &[&context[..], &unit].concat(), b"two", false), 0);
+    let packet = reader.receive();
+    assert!(contains(&packet, &context) && contains(&packet, &unit) && ends_with(&packet, "two"), "{packet:?}");
+    assert_eq!(old.receive(), b"\x30\x06\0\x01atwo");
+    // A malformed context and one that is not sampled are removed, as on every transport.
+    for bad in ["00-0-0-01", &CONTEXT.replace("-01", "-00")] {
+        assert_eq!(writer.publish_with("a", &user_property("traceparent", bad), b"bad", false), 0);
+        let packet = reader.receive();
+        assert!(!contains(&packet, b"traceparent") && ends_with(&packet, "bad"), "{packet:?}");
+    }
+    let (some, none) = (serde_json::Value::from(CONTEXT), serde_json::Value::Null);
+    assert_eq!(contexts(&server), [some.clone(), some, none.clone(), none]);
+}
+
+#[test]
+fn retained_publication_and_will_keep_their_trace_context() {
+    let (_server, address) = server(&[]);
+    let context = user_property("traceparent", CONTEXT);
+    let (mut writer, _) = Client::connect(&address, "writer", true, None);
+    assert_eq!(writer.publish_with("a", &context, b"kept", true), 0);
+    let (mut reader, _) = Client::connect(&address, "reader", true, None);
+    assert_eq!(reader.subscribe("#", 0), 0);
+    let packet = reader.receive();
+    assert!(packet[0] == 0x31 && contains(&packet, &context) && ends_with(&packet, "kept"), "{packet:?}");
+    let mut lost = Client::open(&address);
+    let will = [&[context.len() as u8][..], &context, &text("b"), &text("lost")].concat();
+    lost.send(0x10, &[&b"\0\x04MQTT\x05\x06\0\x3c\0"[..], &text("lost"), &will].concat());
+    assert_eq!(lost.receive()[3], 0, "accepted");
+    drop(lost);
+    let packet = reader.receive();
+    assert!(contains(&packet, &context) && ends_with(&packet, "lost"), "{packet:?}");
+}
+
+#[test]
+fn server_that_does_not_forward_removes_contexts_of_mqtt() {
+    let (server, address) = server(&["--set", "traces.forward=off"]);
+    let context = user_property("traceparent", CONTEXT);
+    let (mut live, _) = Client::connect(&address, "live", true, None);
+    assert_eq!(live.subscribe("a", 0), 0);
+    let (mut writer, _) = Client::connect(&address, "writer", true, None);
+    assert_eq!(writer.publish_with("a", &context, b"kept", true), 0);
+    let (mut late, _) = Client::connect(&address, "late", true, None);
+    assert_eq!(late.subscribe("a", 0), 0);
+    for packet in [live.receive_of(0x30), late.receive_of(0x30)] {
+        assert!(!contains(&packet, b"traceparent") && ends_with(&packet, "kept"), "{packet:?}");
+    }
+    assert_eq!(contexts(&server), [serde_json::Value::Null]);
 }
 
 #[test]

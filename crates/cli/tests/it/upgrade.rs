@@ -22,24 +22,24 @@ use serde_json::{Value, json};
 use crate::support::{BOUND, Ended, Process, Server, millrace, polls_often, run};
 
 const TRANSPORTS: [&str; 5] = ["websocket", "stream", "sse", "long-polling", "polling"];
-const CHANNEL: &str = "cars/7/telemetry";
+pub const CHANNEL: &str = "cars/7/telemetry";
 /// Publications before, during and after the upgrade.
 const COUNT: usize = 900;
 const PER_S: u64 = 200;
 
-fn upgrade(server: &Server, args: &[&str]) -> Process {
+pub fn upgrade(server: &Server, args: &[&str]) -> Process {
     let pid = server.process.id().to_string();
     Process::start(&mut millrace(&[&["upgrade", "--pid", &pid], args].concat()))
 }
 
-fn publish(server: &Server, n: usize) -> String {
+pub fn publish(server: &Server, n: usize) -> String {
     let answer = server.post(&format!("/v1/channels/{CHANNEL}"), &json!({ "n": n }).to_string());
     assert_eq!(answer.status, 200, "publication {n}: {answer:?}");
     let answer: Value = serde_json::from_str(&answer.body).expect("JSON");
     answer["position"].as_str().expect("a position").to_owned()
 }
 
-fn folder(name: &str) -> PathBuf {
+pub fn folder(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).expect("the target directory is writable");
@@ -47,7 +47,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 /// Writes a program that ignores its arguments.
-fn script(name: &str, lines: &str) -> String {
+pub fn script(name: &str, lines: &str) -> String {
     let path = folder("upgrade-scripts").with_file_name(name);
     fs::write(&path, format!("#!/bin/sh\n{lines}\n")).expect("the target directory is writable");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is our file");

@@ -117,7 +117,7 @@ pub fn read<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<Option<T>
 #[cfg(test)]
 mod tests {
     use millrace_delivery::{Bounds, History};
-    use millrace_protocol::{Expected, Kind, PublicationHead, TraceContext};
+    use millrace_protocol::{Attributes, Expected, Kind, PublicationHead, TraceContext};
 
     use super::*;
 
@@ -155,6 +155,13 @@ mod tests {
         check(
             &ToSuccessor::Request { number: 1, request: append },
             "2000000002010003612f6201016b0101010169010568656c6c6f0000000000010107ac02",
+        );
+        let attributes = Attributes { qos: 1, is_retained: true, publisher: 0, properties: b"\x01\x01" };
+        let of_mqtt = NewPublication::new(Kind::Text, "hello").with_attributes(attributes);
+        let append = Request::Append { channel: "a/b".into(), publication: Box::new(of_mqtt) };
+        check(
+            &ToSuccessor::Request { number: 1, request: append },
+            "1c00000002010003612f62000000010568656c6c6f0501010002b10000000000",
         );
         let published = ToPredecessor::Published { channel: "a".into(), epoch: Epoch(7), publication: publication() };
         let trace = "01".repeat(16) + &"02".repeat(8) + "01";

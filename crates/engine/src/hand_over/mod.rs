@@ -32,7 +32,7 @@ use crate::Engine;
 use frames::ToSuccessor;
 
 /// Number of the protocol between the two processes. Processes with different numbers cannot hand over.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// Destination of a hand-over.
 pub struct HandOver {

@@ -12,7 +12,9 @@ use millrace_engine::{
     hand_over::{HandOver, Inherited, Predecessor, Successor},
     open, open_with,
 };
-use millrace_protocol::{Code, Expected, NewPublication, Pattern, Position, Publication, Since, session::Policy};
+use millrace_protocol::{
+    Attributes, Code, Expected, NewPublication, Pattern, Position, Publication, Since, TraceContext, session::Policy,
+};
 
 use crate::{
     servers::until,
@@ -108,6 +110,13 @@ fn new_engine_continues_and_old_engine_uses_it() {
         assert_eq!(wait(old.newest(&channel("new"))).unwrap().top, unknown, "{url}");
         // The readers of the test's receiver are counted in both processes.
         assert_eq!(wait(old.presence(&channel("abc"))).unwrap(), 6, "{url}");
+
+        // The trace context, and what MQTT keeps of a publication, cross to the new process.
+        let trace = TraceContext { trace_id: [1; 16], span_id: [2; 8], flags: 1 };
+        let attributes = Attributes { qos: 1, is_retained: true, publisher: 0, properties: b"\x01\x01" };
+        append(&old, "mqtt", text("x").traced(Some(trace)).with_attributes(attributes));
+        let newest = wait(engine.newest(&channel("mqtt"))).unwrap().publication.unwrap();
+        assert_eq!((newest.trace(), newest.attributes()), (Some(trace), Some(attributes)), "{url}");
 
         // Publications of the new process reach the readers of the old one.
         let page = wait(engine.page(&channel("new"), Since::Earliest, Policy::Every, LIMIT)).unwrap();

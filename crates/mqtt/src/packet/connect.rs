@@ -1,3 +1,4 @@
+use millrace_protocol::TraceContext;
 use mqtt_protocol_core::mqtt::packet::{Property, v3_1_1::Connect as ConnectV4, v5_0::Connect as ConnectV5};
 use mqtt_protocol_core::mqtt::result_code::MqttError;
 
@@ -37,6 +38,7 @@ pub struct ConnectWill {
     pub expiry_s: Option<u32>,
     /// Properties for the receivers.
     pub properties: Vec<u8>,
+    pub trace: Option<TraceContext>,
     pub payload: Vec<u8>,
 }
 
@@ -101,6 +103,7 @@ fn decode_v4(body: &[u8]) -> Result<Connect, Reason> {
         delay_s: 0,
         expiry_s: None,
         properties: Vec::new(),
+        trace: None,
         payload: packet.will_payload().unwrap_or_default().to_vec(),
     });
     let is_clean = packet.clean_session();
@@ -178,6 +181,7 @@ fn decode_v5(body: &[u8]) -> Result<Connect, Reason> {
             delay_s: 0,
             expiry_s: None,
             properties: Vec::new(),
+            trace: None,
             payload: packet.will_payload().unwrap_or_default().to_vec(),
         };
         let mut kept = Vec::new();
@@ -192,7 +196,7 @@ fn decode_v5(body: &[u8]) -> Result<Connect, Reason> {
         if checked.is_text && std::str::from_utf8(&will.payload).is_err() {
             return Err(Reason::PAYLOAD_FORMAT_INVALID);
         }
-        (will.expiry_s, will.properties) = (checked.expiry_s, checked.properties);
+        (will.expiry_s, will.properties, will.trace) = (checked.expiry_s, checked.properties, checked.trace);
         connect.will = Some(will);
     }
     Ok(connect)

@@ -1,4 +1,4 @@
-use millrace_protocol::PROPERTIES_BYTES_MAX;
+use millrace_protocol::{PROPERTIES_BYTES_MAX, TraceContext, encoding::record::TRACE_PROPERTY};
 
 use super::{Version, varint};
 use crate::Reason;
@@ -17,8 +17,10 @@ pub struct Publish<'a> {
     pub expiry_s: Option<u32>,
     /// The payload is declared as UTF-8 text.
     pub is_text: bool,
-    /// Properties for the receivers: all but the expiry and the alias.
+    /// Properties for the receivers: all but the expiry, the alias and the trace context.
     pub properties: Vec<u8>,
+    /// Context of the first user property [`TRACE_PROPERTY`], if it is a sampled one.
+    pub trace: Option<TraceContext>,
     pub payload: &'a [u8],
 }
 
@@ -75,13 +77,14 @@ impl<'a> Publish<'a> {
             expiry_s: None,
             is_text: false,
             properties: Vec::new(),
+            trace: None,
             payload,
         }
     }
 
     /// Reads the properties of a PUBLISH or of a will.
     pub(super) fn read_properties(&mut self, properties: &[u8]) -> Result<(), Reason> {
-        let (mut rest, mut seen) = (properties, 0_u64);
+        let (mut rest, mut seen, mut has_trace) = (properties, 0_u64, false);
         while let Some((&id, after)) = rest.split_first() {
             let before = rest;
             rest = after;
@@ -112,9 +115,13 @@ impl<'a> Publish<'a> {
                     false
                 }
                 property::USER => {
-                    text(&mut rest)?;
-                    text(&mut rest)?;
-                    true
+                    let (name, value) = (text(&mut rest)?, text(&mut rest)?);
+                    let is_trace = name == TRACE_PROPERTY;
+                    if is_trace && !has_trace {
+                        has_trace = true;
+                        self.trace = TraceContext::parse(value.as_bytes()).ok();
+                    }
+                    !is_trace
                 }
                 // A client must not send a subscription identifier.
                 _ => return Err(Reason::PROTOCOL_ERROR),
@@ -173,11 +180,54 @@ mod tests {
             expiry_s: Some(5),
             is_text: true,
             properties: b"\x01\x01\x26\0\x01k\0\x01v".to_vec(),
+            trace: None,
             payload: b"hi",
         };
         assert_eq!(publish, expected);
         let v4 = Publish::decode(Version::V311, 0, b"\0\x01a\0").unwrap();
         assert_eq!((v4.topic, v4.payload), ("a", &[0][..]));
+    }
+
+    /// Encodes a PUBLISH with these user properties.
+    fn with_user_properties(all: &[(&str, &str)]) -> Vec<u8> {
+        let mut properties = Vec::new();
+        for (name, value) in all {
+            properties.push(property::USER);
+            for text in [name, value] {
+                properties.extend_from_slice(&(text.len() as u16).to_be_bytes());
+                properties.extend_from_slice(text.as_bytes());
+            }
+        }
+        let mut body = b"\0\x01a".to_vec();
+        varint::write_varint(&mut body, properties.len());
+        [&body[..], &properties, b"hi"].concat()
+    }
+
+    #[test]
+    fn trace_context_is_taken_out_of_user_properties() {
+        let context = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let other = context.replace("b7-01", "b8-01");
+        let unsampled = context.replace("-01", "-00");
+        for (values, trace) in [
+            (&[context][..], Some(context)),
+            (&[context, &other], Some(context)),
+            (&["malformed", context], None),
+            (&[&unsampled], None),
+            (&[""], None),
+            (&[], None),
+        ] {
+            let traces = values.iter().map(|value| (TRACE_PROPERTY, *value));
+            let all: Vec<_> = [("before", "1")].into_iter().chain(traces).chain([("after", "2")]).collect();
+            let body = with_user_properties(&all);
+            let publish = Publish::decode(Version::V5, 0, &body).unwrap();
+            assert_eq!(publish.trace, trace.map(|trace| trace.parse().unwrap()), "{values:?}");
+            let kept = &with_user_properties(&[("before", "1"), ("after", "2")])[4..];
+            assert_eq!([&publish.properties[..], publish.payload].concat(), kept, "{values:?}");
+        }
+        // The name is compared exactly, as MQTT compares names.
+        let body = with_user_properties(&[("Traceparent", context)]);
+        let publish = Publish::decode(Version::V5, 0, &body).unwrap();
+        assert!(publish.trace.is_none() && !publish.properties.is_empty());
     }
 
     #[test]

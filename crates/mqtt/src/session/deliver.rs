@@ -2,7 +2,7 @@
 
 use millrace_protocol::{
     ChannelName, Position, Publication,
-    encoding::record::{PublicationRecord, QOS_ANY},
+    encoding::record::{PublicationRecord, QOS_ANY, encode_trace},
     session::Target,
 };
 
@@ -70,6 +70,7 @@ impl Session {
             expiry_s: record.expires_ms.map(|at| seconds(at.saturating_sub(now_ms))),
             identifiers: &[],
             properties: record.properties,
+            trace: record.trace,
             payload: record.payload,
         };
         let is_encoded = self.encode(packet, name.as_ref(), out);
@@ -174,6 +175,10 @@ impl Session {
         if publication.is_expired(now_ms) {
             return true;
         }
+        let mut trace = Vec::new();
+        if let Some(context) = publication.trace() {
+            encode_trace(&mut trace, context);
+        }
         let id = if qos > 0 { self.window.push(None, qos, Origin::Retained(channel.clone())) } else { 0 };
         let packet = Outgoing {
             dup: false,
@@ -185,6 +190,7 @@ impl Session {
             expiry_s: publication.expires_ms.map(|at| seconds(at.saturating_sub(now_ms))),
             identifiers: &[],
             properties: attributes.properties,
+            trace: &trace,
             payload: publication.data(),
         };
         if !self.encode(packet, Some(channel), out) && qos > 0 {

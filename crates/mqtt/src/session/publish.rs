@@ -35,7 +35,7 @@ impl Session {
             self.unreleased.insert(id);
         }
         let kind = if std::str::from_utf8(publish.payload).is_ok() { Kind::Utf8 } else { Kind::Binary };
-        let mut publication = NewPublication::new(kind, publish.payload);
+        let mut publication = NewPublication::new(kind, publish.payload).traced(publish.trace);
         publication.ttl_ms = publish.expiry_s.map(|expiry_s| u64::from(expiry_s) * 1000);
         let has_no_local = self.subscriptions.iter().any(|own| own.options.no_local);
         let attributes = Attributes {

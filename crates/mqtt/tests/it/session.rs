@@ -37,6 +37,7 @@ fn record(offset: u64) -> PublicationRecord<'static> {
         is_retained: false,
         publisher: 0,
         properties: &[],
+        trace: &[],
         payload: b"x",
     }
 }

@@ -59,6 +59,7 @@ impl World {
                 is_retained: false,
                 publisher: 0,
                 properties: &[],
+                trace: &[],
                 payload: payload.as_bytes(),
             };
             let mut out = Vec::new();

@@ -52,6 +52,7 @@ pub struct Config {
     pub namespaces: BTreeMap<String, Namespace>,
     pub traces: crate::traces::Config,
     pub drain: Drain,
+    pub upgrade: crate::upgrade::Config,
     pub log: Log,
 }
 
@@ -343,6 +344,9 @@ impl Config {
         }
         if [self.drain.announce, self.drain.window, self.drain.window_max, self.drain.ticket].iter().any(|d| *d > DAY) {
             return bad("drain", "must have durations of at most 1day");
+        }
+        if let Err((key, what)) = self.upgrade.check() {
+            return bad(key, what);
         }
         if self.server.shards > 1024 {
             return bad("server.shards", "must be at most 1024");

@@ -308,7 +308,8 @@ impl Running {
         let readers = self.metrics.iter().map(|shard| shard.sockets.open_readers()).sum();
         let window = drain.spread(readers);
         tracing::info!(readers, window_ms = window.as_millis() as u64, "asking readers to reconnect elsewhere");
-        self.threads.controls.draining.send_replace(Some(Drain { window, ticket: drain.ticket }));
+        let (ticket, is_handed_over) = (drain.ticket, *self.threads.controls.handed_over.borrow());
+        self.threads.controls.draining.send_replace(Some(Drain { window, ticket, is_handed_over }));
         tokio::time::sleep(window + RECONNECT_GRACE + LAST_FRAMES).await;
         self.stop();
     }
@@ -384,8 +385,8 @@ pub async fn run(Sources { config, from }: Sources, reload: Reload) -> anyhow::R
                 true => break Ending::Announced,
                 false => move_at = None,
             },
-            _ = user2.recv() => upgrade.begin(running.handed.clone(), None),
-            order = control.next() => upgrade.begin(running.handed.clone(), Some(order)),
+            _ = user2.recv() => upgrade.begin(running.handed.clone(), None, running.config.upgrade),
+            order = control.next() => upgrade.begin(running.handed.clone(), Some(order), running.config.upgrade),
             upgraded = upgrade.end() => match upgraded {
                 Ok(pid) => {
                     tracing::info!(pid, "the new process serves; draining");

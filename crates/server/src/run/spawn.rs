@@ -316,7 +316,13 @@ impl ShardThread {
         let ShardMetrics { delivery, sockets } = self.metrics;
         let (hub, sockets) = (Hub::new(config.hub()), ShardSockets::new(sockets)?);
         if let Some(listener) = self.agent {
-            spawn_local(agent::serve(TcpListener::from_std(listener)?, self.ready, self.router.clone()));
+            let (listener, mut draining) = (TcpListener::from_std(listener)?, self.draining.clone());
+            let handed_over = async move {
+                if draining.wait_for(|drain| drain.is_some_and(|drain| drain.is_handed_over)).await.is_err() {
+                    std::future::pending().await
+                }
+            };
+            spawn_local(agent::serve(listener, self.ready, self.router.clone(), handed_over));
         }
         let shard = Shard::new(self.id, self.router, self.engine, hub, sockets, delivery);
         let door = self.operators.map(|(token, arrivals)| {

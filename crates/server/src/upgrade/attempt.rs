@@ -2,7 +2,7 @@ use std::{future::pending, sync::Arc, thread};
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Handed, Order, Progress, Target, UpgradeError, hand_over};
+use super::{Config, Handed, Order, Progress, Target, UpgradeError, hand_over};
 
 /// The upgrade that is in progress, if any. Only one runs at a time.
 #[derive(Default)]
@@ -16,7 +16,7 @@ struct Running {
 
 impl Attempt {
     /// Starts an upgrade on a thread of its own. `order` is absent for a signal.
-    pub fn begin(&mut self, handed: Option<Arc<Handed>>, order: Option<Order>) {
+    pub fn begin(&mut self, handed: Option<Arc<Handed>>, order: Option<Order>, config: Config) {
         let (target, progress) = match order {
             Some(Order { target, progress }) => (target, Some(progress)),
             None => (Target::default(), None),
@@ -32,7 +32,7 @@ impl Attempt {
         tracing::info!(binary = ?target.binary, "upgrading: starting the new process");
         report(&progress, Progress::Started);
         let (sender, result) = oneshot::channel();
-        let work = move || drop(sender.send(hand_over(&handed, target.binary.as_deref())));
+        let work = move || drop(sender.send(hand_over(&handed, target.binary.as_deref(), config)));
         match thread::Builder::new().name("upgrade".into()).spawn(work) {
             Ok(_) => self.0 = Some(Running { result, progress }),
             Err(error) => refuse(&error.to_string()),

@@ -15,6 +15,7 @@
 //! Until `Serving`, a failure of the new process ends only the new process: the old one goes on as before.
 
 mod attempt;
+mod config;
 mod control;
 mod messages;
 mod new_process;
@@ -23,10 +24,12 @@ mod sockets;
 mod systemd;
 
 pub(crate) use attempt::Attempt;
+pub use config::Config;
 pub use control::{ControlError, Progress, Target, running, upgrade};
 pub(crate) use control::{ControlSocket, Order};
 pub(crate) use messages::Seed;
 pub(crate) use new_process::Takeover;
+pub use new_process::refuse;
 pub(crate) use old_process::program;
 pub(crate) use old_process::{Handed, UpgradeError, hand_over, remember_program};
 pub(crate) use sockets::{Opener, SocketSet};

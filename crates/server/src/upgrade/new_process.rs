@@ -131,6 +131,15 @@ impl Takeover {
     }
 }
 
+/// Reports to the old process, if there is one, why this process ends before it takes anything over.
+pub fn refuse(error: &anyhow::Error) {
+    if super::is_takeover()
+        && let Ok(stream) = io::stdin().as_fd().try_clone_to_owned()
+    {
+        fail(&UnixStream::from(stream), error);
+    }
+}
+
 fn fail(mut stream: &UnixStream, error: &anyhow::Error) {
     let _ = send(&mut stream, &Reply::Failed { why: format!("{error:#}") });
 }

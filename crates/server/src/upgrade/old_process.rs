@@ -17,14 +17,10 @@ use millrace_node::Router;
 use millrace_presence::Presence;
 
 use super::{
-    SocketSet, VARIABLE,
+    Config, SocketSet, VARIABLE,
     messages::{Hello, Reply, Seed, receive, send},
 };
 
-/// Time for the new process to read its configuration and take the sockets.
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time for the new process to receive and open the engine.
-const SERVING_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time for a failed process to end by itself, so that its exit status can be reported.
 const END_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -52,8 +48,10 @@ pub enum UpgradeError {
     Refused { why: String },
     #[error("the new process ended before it served ({status}); its messages are in the log of this server")]
     Ended { status: String },
-    #[error("the new process was not ready within {} s, so it was ended", .0.as_secs())]
-    Timeout(Duration),
+    #[error(
+        "the new process was not {step} within {after:?}, so it was ended; `upgrade.{step}_timeout` sets this time"
+    )]
+    Timeout { step: &'static str, after: Duration },
     #[error("the connection to the new process failed: {0}")]
     Io(#[from] io::Error),
     #[error("the thread of the upgrade has failed, which is a defect; see the log")]
@@ -78,15 +76,17 @@ pub struct Handed {
 struct NewProcess {
     child: Option<Child>,
     stream: UnixStream,
+    /// The state that the process must report next, `ready` or `serving`, and the time limit.
+    step: &'static str,
+    timeout: Duration,
 }
 
 /// Starts the new binary and hands everything over to it. Returns its process id once it serves. Blocks the thread.
 ///
 /// Errors: the new process did not start or failed. It has ended, and this process serves as before, except after
 /// [`UpgradeError::Lost`].
-pub fn hand_over(handed: &Handed, binary: Option<&Path>) -> Result<u32, UpgradeError> {
-    let mut process = NewProcess::start(binary)?;
-    process.stream.set_read_timeout(Some(READY_TIMEOUT))?;
+pub fn hand_over(handed: &Handed, binary: Option<&Path>, config: Config) -> Result<u32, UpgradeError> {
+    let mut process = NewProcess::start(binary, config.ready_timeout)?;
     let hello = Hello {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").into(),
@@ -98,22 +98,24 @@ pub fn hand_over(handed: &Handed, binary: Option<&Path>) -> Result<u32, UpgradeE
     };
     let told = send(&mut process.stream, &hello).and_then(|()| handed.sockets.send(&process.stream));
     // A process that has refused closes its end before it has read everything.
-    let version = match (process.reply(READY_TIMEOUT)?, told) {
+    let version = match (process.reply()?, told) {
         (Reply::Ready { version }, Ok(())) => version,
         (_, told) => return Err(told.err().unwrap_or_else(|| io::ErrorKind::InvalidData.into()).into()),
     };
     tracing::info!(pid = process.id(), version, "the new process is ready; handing over");
     let successor = Successor::new(handed.router.clone(), millrace_engine::unix_ms);
-    process.stream.set_read_timeout(Some(SERVING_TIMEOUT))?;
+    process.expect("serving", config.serving_timeout)?;
     let to = HandOver::new(process.stream.try_clone()?, successor.clone());
-    let serving = handed.engine.hand_over(&to).map_err(UpgradeError::from).and_then(|()| {
-        match process.reply(SERVING_TIMEOUT)? {
+    let serving = match handed.engine.hand_over(&to) {
+        Ok(()) => process.reply().and_then(|reply| match reply {
             Reply::Serving { node } => Ok(node),
             _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
-        }
-    });
+        }),
+        Err(error) => Err(process.failure(error)),
+    };
     let serving = serving.and_then(|node| {
         process.stream.set_read_timeout(None)?;
+        process.stream.set_write_timeout(None)?;
         handed.presence.iter().for_each(|presence| presence.share_with(Some(&node)));
         Ok(successor.start(&process.stream)?)
     });
@@ -131,13 +133,24 @@ pub fn hand_over(handed: &Handed, binary: Option<&Path>) -> Result<u32, UpgradeE
 }
 
 impl NewProcess {
-    fn start(binary: Option<&Path>) -> Result<Self, UpgradeError> {
+    /// Starts the program. It must be ready within this time.
+    fn start(binary: Option<&Path>, ready_timeout: Duration) -> Result<Self, UpgradeError> {
         let program = binary.or(PROGRAM.as_deref()).ok_or(UpgradeError::NoProgram)?.to_owned();
         let (stream, theirs) = UnixStream::pair()?;
         let arguments: Vec<OsString> = env::args_os().skip(1).collect();
         let started = Command::new(&program).args(arguments).env(VARIABLE, "1").stdin(OwnedFd::from(theirs)).spawn();
         let child = started.map_err(|error| UpgradeError::Start { program, error })?;
-        Ok(Self { child: Some(child), stream })
+        let mut process = Self { child: Some(child), stream, step: "ready", timeout: ready_timeout };
+        process.expect("ready", ready_timeout)?;
+        Ok(process)
+    }
+
+    /// Sets the state that the process must report next, and the time limit. The limit also applies to writes, because
+    /// a process that hangs does not read.
+    fn expect(&mut self, step: &'static str, timeout: Duration) -> io::Result<()> {
+        (self.step, self.timeout) = (step, timeout);
+        self.stream.set_read_timeout(Some(timeout))?;
+        self.stream.set_write_timeout(Some(timeout))
     }
 
     fn id(&self) -> u32 {
@@ -147,12 +160,19 @@ impl NewProcess {
     /// Waits for the next reply.
     ///
     /// Errors: a refusal, the end of the process, or no reply in time.
-    fn reply(&mut self, timeout: Duration) -> Result<Reply, UpgradeError> {
+    fn reply(&mut self) -> Result<Reply, UpgradeError> {
         match receive(&mut self.stream) {
             Ok(Reply::Failed { why }) => Err(UpgradeError::Refused { why }),
             Ok(reply) => Ok(reply),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(UpgradeError::Timeout(timeout)),
-            Err(error) => Err(self.ended().map_or(UpgradeError::Io(error), |status| UpgradeError::Ended { status })),
+            Err(error) => Err(self.failure(error)),
+        }
+    }
+
+    /// Returns why reading from the process or writing to it has failed.
+    fn failure(&mut self, error: io::Error) -> UpgradeError {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => UpgradeError::Timeout { step: self.step, after: self.timeout },
+            _ => self.ended().map_or(UpgradeError::Io(error), |status| UpgradeError::Ended { status }),
         }
     }
 

@@ -45,6 +45,8 @@ pub struct Drain {
     pub window: Duration,
     /// Validity of a resume ticket, counted from the reconnect time of its reader.
     pub ticket: Duration,
+    /// True if another process serves the same sockets, so that this one takes nothing more from them.
+    pub is_handed_over: bool,
 }
 
 /// Rules that apply to every request and connection of a shard: authentication, limits and settings.
@@ -84,7 +86,7 @@ impl Admission {
 
     /// Returns the publication without its trace context, unless contexts are forwarded.
     #[inline]
-    fn without_unwanted_trace(&self, publication: NewPublication) -> NewPublication {
+    pub(crate) fn without_unwanted_trace(&self, publication: NewPublication) -> NewPublication {
         match publication.trace() {
             Some(_) if !self.forwards_traces.get() => publication.traced(None),
             _ => publication,

@@ -72,14 +72,26 @@ impl DatagramFormat for Lines {
     }
 }
 
-/// Receives datagrams until the task is dropped.
+/// Receives datagrams until the task is dropped, or until another process receives from the socket. A datagram that was
+/// received before is published.
 pub async fn receive<F: DatagramFormat>(context: Rc<Context>, socket: UdpSocket, format: F) {
     let format = Rc::new(format);
     // The buffer has one byte more than the limit, so that a datagram above the limit is detected.
     let mut datagram = [0; DATAGRAM_BYTES_MAX + 1];
     let asking = Arc::new(Semaphore::new(ASKING_MAX));
+    let handed_over = async {
+        if !context.admission.drains().await.is_handed_over {
+            std::future::pending().await
+        }
+    };
+    tokio::pin!(handed_over);
     loop {
-        let (length, from) = match socket.recv_from(&mut datagram).await {
+        let received = tokio::select! {
+            biased;
+            () = &mut handed_over => return,
+            received = socket.recv_from(&mut datagram) => received,
+        };
+        let (length, from) = match received {
             Ok(received) => received,
             Err(error) => {
                 static SAID: LogRateLimit = LogRateLimit::new();

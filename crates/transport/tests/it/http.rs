@@ -303,5 +303,12 @@ async fn presence_and_info_are_reported() {
     let info = server.get("/v1/info").await.json();
     assert_eq!((&info["shards"], &info["engine"]), (&json!(2), &json!("memory")), "{info}");
     assert_eq!(info["listen"], json!([server.url("")]));
+    // The clock that gives publications their time.
+    let time = |info: &serde_json::Value| info["time"].as_u64().expect("a time");
+    server.publish("clock", "1").await;
+    let page = server.get("/v1/channels/clock?since=earliest").await.json();
+    let published = page["messages"][0]["time"].as_u64().expect("a time");
+    let later = server.get("/v1/info").await.json();
+    assert!((time(&info)..=time(&later)).contains(&published), "{info} {page} {later}");
     assert_eq!((server.get("/healthz").await.status.as_u16(), server.get("/readyz").await.status.as_u16()), (200, 200));
 }

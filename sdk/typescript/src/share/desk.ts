@@ -197,7 +197,6 @@ class Session implements Reader {
       let ok: unknown = {};
       if (command === 'use') await upstream.use((body as unknown as { channel: TransportName }).channel);
       else if (command === 'wake') upstream.wake();
-      else if (command === 'ping' && !isSession(upstream)) ok = {};
       else ok = await upstream.ask(command as keyof Commands, (command === 'publish' ? draftOf(body) : command === 'ping' ? { channel: 'ping' } : body) as never, this.#over.signal);
       this.#answer(id, { ok });
     } catch (thrown) {

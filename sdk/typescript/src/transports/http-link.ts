@@ -60,7 +60,8 @@ export class HttpLink implements Link {
   async ask<C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal): Promise<Commands[C][1]> {
     if (command === 'publish') return this.#publish(body as Draft & Partial<Deletion>, signal) as Promise<any>;
     const { channel, since, until, method = channel, params, timeout, ...query } = body as any;
-    const at = `/v1/${command}/${method}`;
+    // The answer to `/v1/info` has the time of the server's clock.
+    const at = command === 'ping' ? '/v1/info' : `/v1/${command}/${method}`;
     // A call is sent once. The caller's signal has the deadline.
     if (command === 'rpc') return this.#send(at, { body: JSON.stringify(params) ?? '', signal, timeoutMs: TIMER_MAX, headers: { 'Millrace-Timeout': timeout || undefined } });
     return this.#persist<any>((signal) => (command === 'history' ? this.http.page(channel, since, query.limit, signal, until) : this.#send(at, { signal }, { ...query, members: query.members && '' })), signal);
@@ -165,7 +166,11 @@ export class HttpLink implements Link {
       try {
         this.#asked = Date.now();
         if (groups.length) {
-          await Promise.race(groups.map((query) => this.#keepReading(query, signal)));
+          await Promise.race(
+            groups.map(async (query) => {
+              while (!signal.aborted) await this.read(this, query, signal);
+            }),
+          );
         } else {
           // Nothing to read. Publishing needs only a server that responds, not an open connection.
           if (!this.opened) await this.http.json('/v1/info', [], { signal });
@@ -180,10 +185,6 @@ export class HttpLink implements Link {
         this.#round.abort();
       }
     }
-  }
-
-  async #keepReading(query: Query, signal: AbortSignal): Promise<void> {
-    while (!signal.aborted) await this.read(this, query, signal);
   }
 
   #groups(wanted: readonly Wanted[]): Query[] {

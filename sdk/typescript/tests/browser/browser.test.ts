@@ -1,7 +1,9 @@
 // The client in a real browser, page and worker, against the real server on another origin.
 import { afterEach, beforeEach, expect, inject, test, vi } from 'vitest';
 import { millrace, type Client, type Event, type TransportName } from '../../src/index.js';
+import { latency } from '../../src/latency.js';
 import { PreconditionFailed, state } from '../../src/state.js';
+import { traced } from '../../src/trace.js';
 
 const ALL: readonly TransportName[] = ['websocket', 'http-stream', 'sse', 'long-poll', 'poll'];
 const url = inject('millraceUrl');
@@ -54,6 +56,51 @@ async function keyedState(transport: TransportName): Promise<void> {
 
 test.each(ALL)('%s: a keyed state in a page', keyedState);
 overDataChannels('data-channel: a keyed state in a page', () => keyedState('data-channel'));
+
+async function callbackLatency(transport: TransportName): Promise<void> {
+  const mr = latency(connect({ transports: [transport] }));
+  const channel = `page/latency/${transport}`;
+  const subscription = mr.subscribe(channel);
+  let events = 0;
+  subscription.on(() => events++);
+  await subscription.ready;
+  await seen(() => mr.stats().latency.errorMs !== undefined);
+  for (let n = 0; n < 10; n++) await mr.publish(channel, n);
+  await seen(() => events === 10);
+  const { count, p50, errorMs, offsetMs } = mr.stats().latency;
+  expect(count).toBe(10);
+  // Page and server have the same clock. The clocks of a page have a resolution of up to a millisecond each.
+  expect(Math.abs(offsetMs!)).toBeLessThanOrEqual(errorMs! + 3);
+  expect(p50!).toBeGreaterThan(-errorMs! - 3);
+}
+
+test.each(ALL)('%s: stats of a page have the latency', callbackLatency);
+overDataChannels('data-channel: stats of a page have the latency', () => callbackLatency('data-channel'));
+
+async function traceContext(transport: TransportName): Promise<void> {
+  const context = (span: number): string => `00-4bf92f3577b34da6a3ce929d0e0e4736-${String(span).padStart(16, '0')}-01`;
+  const channel = `page/traced/${transport}`;
+  const mr = connect({ transports: [transport] });
+  const subscription = mr.subscribe(channel);
+  const got: Event[] = [];
+  subscription.on((event) => got.push(event));
+  await subscription.ready;
+  let running: string | undefined = context(1);
+  const publisher = traced(connect({ transports: [transport] }), () => running);
+  await publisher.publish(channel, 1);
+  await publisher.publish(channel, 2, { trace: context(2), key: 'k' });
+  running = undefined;
+  await publisher.publish(channel, 3);
+  await publisher.publish(channel, 4, { trace: 'malformed' });
+  await seen(() => got.length === 4);
+  const expected = [context(1), context(2), undefined, undefined];
+  expect(got.map(({ trace }) => trace)).toEqual(expected);
+  expect((await mr.history(channel)).map(({ trace }) => trace)).toEqual(expected);
+}
+
+// Node has no data channels, so this transport is tested here. The other ones are in trace.test.ts, too.
+test.each(ALL)('%s: a trace context travels from publish to callback', traceContext);
+overDataChannels('data-channel: a trace context travels from publish to callback', () => traceContext('data-channel'));
 
 test.each([['auto'], ...ALL.map((name) => [[name]]), [['data-channel']]] as ['auto' | TransportName[]][])('%s: a forbidden origin error names the setting', async (transports) => {
   for (const token of [undefined, 'x']) {

@@ -1,6 +1,6 @@
 // Clients of one page that share a connection, with the locks and channels of a real browser. tests/share has tabs.
 import { afterEach, beforeEach, expect, inject, test, vi } from 'vitest';
-import type { Event } from '../../src/index.js';
+import type { Event, TransportName } from '../../src/index.js';
 import { latency } from '../../src/latency.js';
 import { shared, type ShareOptions, type SharedClient } from '../../src/share/index.js';
 import { TABS_MAX } from '../../src/share/desk.js';
@@ -283,8 +283,8 @@ test('a browser that refuses Web Locks is no obstacle', async () => {
   expect(mr.stats().share).toMatchObject({ role: 'alone', reason: expect.stringContaining('no locks here') });
 });
 
-test('the latency of a follower includes the way through the leader', async () => {
-  const [, b] = await three();
+test.each<TransportName>(['websocket', 'http-stream', 'poll'])('%s: the latency of a follower includes the way through the leader', async (transport) => {
+  const [, b] = await three({ transports: [transport], pollMs: 20 });
   const mr = latency(b);
   const subscription = mr.subscribe(`${user}/latency`);
   let count = 0;

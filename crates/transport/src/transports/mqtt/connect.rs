@@ -141,7 +141,7 @@ impl Host {
         let kind = if std::str::from_utf8(&will.payload).is_ok() { Kind::Utf8 } else { Kind::Binary };
         let attributes =
             Attributes { qos: will.qos, is_retained: will.is_retained, publisher: 0, properties: &will.properties };
-        let mut publication = NewPublication::new(kind, &will.payload).with_attributes(attributes);
+        let mut publication = NewPublication::new(kind, &will.payload).traced(will.trace).with_attributes(attributes);
         publication.ttl_ms = will.expiry_s.map(|expiry_s| u64::from(expiry_s) * 1000);
         let is_retained = will.is_retained;
         Ok((Will { caller: caller.clone(), target, publication, is_retained }, will.delay_s))

@@ -31,7 +31,9 @@ impl Host {
         };
         let admission = self.event_loop.admission();
         let has_format = self.topics.knows(target.channel());
-        if !has_format && !incoming.is_retained && !admission.may_delay(target.channel()) {
+        // The spans of a traced publication are recorded while it waits for its answer.
+        let is_traced = incoming.publication.trace().is_some();
+        if !has_format && !incoming.is_retained && !is_traced && !admission.may_delay(target.channel()) {
             let Incoming { publication, id: packet, qos, .. } = incoming;
             let bytes_max = admission.config().message_bytes_max.max(1);
             let publisher = BarePublisher { event_loop: &self.event_loop, id };
@@ -62,7 +64,7 @@ impl Host {
             let bytes_max = host.event_loop.admission().config().message_bytes_max.max(1);
             let publisher = BarePublisher { event_loop: &host.event_loop, id };
             let Incoming { channel, publication, id: packet, qos, is_retained } = incoming;
-            let kept = is_retained.then(|| publication.clone());
+            let kept = is_retained.then(|| host.kept(&publication));
             let shard = host.event_loop.shard();
             if has_format && let Err(error) = host.offer(&publisher, &channel, &publication).await {
                 link.borrow_mut().target = Some(target);
@@ -121,6 +123,12 @@ impl Host {
         }
     }
 
+    /// Returns the copy of a publication that [`Host::retain`] keeps. It has the trace context that the publication
+    /// itself has after its admission.
+    fn kept(&self, publication: &NewPublication) -> NewPublication {
+        self.event_loop.admission().without_unwanted_trace(publication.clone())
+    }
+
     /// Keeps a publication as the retained one of its channel; an empty payload removes it.
     ///
     /// Errors: those of the engine: `too_many` if too many channels have a retained publication.
@@ -161,7 +169,7 @@ impl Host {
         let Will { caller, mut target, publication, is_retained } = will;
         let admission = self.event_loop.admission();
         let publisher = WillPublisher { admission, subject: caller.grant.subject.clone() };
-        let kept = is_retained.then(|| publication.clone());
+        let kept = is_retained.then(|| self.kept(&publication));
         let (shard, bytes_max) = (self.event_loop.shard(), admission.config().message_bytes_max.max(1));
         let published = admission::publish(shard, &publisher, bytes_max, &mut target, publication).await;
         let outcome = match (published, kept) {
