@@ -21,5 +21,5 @@ mod tree;
 pub use config::Config;
 pub use error::Refused;
 pub use participant::{Muted, NAME_BYTES_MAX, ParticipantId, Role};
-pub use room::{Announced, Join, Joined, Output, Resume, Room};
+pub use room::{Announced, Cell, Composite, Join, Joined, Output, Resume, Room};
 pub use topology::{SWITCH, Topology};

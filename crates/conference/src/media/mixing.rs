@@ -13,10 +13,11 @@ use std::{
 };
 
 use millrace_node::Metrics;
+use millrace_room::{Cell, Composite};
 use millrace_sfu::{
-    compositor::{self, Compositor, Output, Statistics},
+    compositor::{self, Compositor, Output, SIZE, Statistics},
     mixer::{Input, Mixed, Mixer},
-    switch::{CompositorSender, MixerSender},
+    switch::{CompositorSender, MixerSender, Switch},
 };
 use tokio::{
     sync::mpsc::{self, Sender},
@@ -43,6 +44,9 @@ pub(super) struct Mixing {
     pub compositor: Option<CompositorSender>,
 }
 
+/// Callback that receives the layout of each composite frame.
+pub(super) type LayoutListener = fn(&Rc<Conference>, &RoomName, Composite);
+
 /// Results of one turn of a compositor.
 struct Composed {
     outputs: Vec<Output>,
@@ -53,10 +57,15 @@ struct Composed {
 /// returned senders are dropped.
 ///
 /// Errors: the system refuses a thread.
-pub(super) fn start(conference: &Rc<Conference>, room: &RoomName, slot: MixerSlot) -> io::Result<Mixing> {
+pub(super) fn start(
+    conference: &Rc<Conference>,
+    room: &RoomName,
+    slot: MixerSlot,
+    listener: LayoutListener,
+) -> io::Result<Mixing> {
     let slot = Arc::new(slot);
     let compositor = match conference.rooms.has_composite_video(room) {
-        true => Some(start_compositor(conference, room, slot.clone())?),
+        true => Some(start_compositor(conference, room, slot.clone(), listener)?),
         false => None,
     };
     let (sender, inputs) = sync_channel(INPUTS_MAX);
@@ -111,6 +120,7 @@ fn start_compositor(
     conference: &Rc<Conference>,
     room: &RoomName,
     slot: Arc<MixerSlot>,
+    listener: LayoutListener,
 ) -> io::Result<SyncSender<compositor::Input>> {
     let (sender, inputs) = sync_channel(VIDEO_INPUTS_MAX);
     let (output, mut composed) = mpsc::channel::<Composed>(COMPOSED_MAX);
@@ -127,19 +137,38 @@ fn start_compositor(
             Metrics::add(&metrics.composite_frames_skipped, statistics.frames_skipped);
             Metrics::add(&metrics.composite_units_dropped, statistics.units_dropped);
             let now = Instant::now();
-            conference.media.with_switch(|switch, send| {
+            let layout = conference.media.with_switch(|switch, send| {
+                let mut layout = None;
                 for output in &outputs {
                     match output {
-                        Output::Frame(frame) => switch.send_composite(room.as_str(), frame, now, send),
+                        Output::Frame(frame) => {
+                            switch.send_composite(room.as_str(), frame, now, send);
+                            layout = Some(layout_of(frame, switch));
+                        }
                         Output::KeyframeWanted { from, track } => {
                             switch.request_composed_keyframe(*from, *track, now, send);
                         }
                     }
                 }
+                layout
             });
+            // Each frame has its layout, so no layout is lost with a frame that is dropped.
+            if let Some(layout) = layout.flatten() {
+                listener(&conference, &room, layout);
+            }
         }
     });
     Ok(sender)
+}
+
+/// Returns who is shown in which part of a frame.
+fn layout_of(frame: &compositor::Composite, switch: &Switch) -> Composite {
+    let (width, height) = SIZE;
+    let cells = frame.cells.iter().filter_map(|(id, cell)| {
+        let compositor::Cell { x, y, width, height } = *cell;
+        Some(Cell { participant: switch.name_of(*id)?.to_owned(), x, y, width, height })
+    });
+    Composite { width, height, cells: cells.collect() }
 }
 
 /// Composes until the senders of the inputs are dropped.

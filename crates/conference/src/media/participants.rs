@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Conference,
-    rooms::{RoomName, signal_from_switch},
+    rooms::{RoomName, set_composite, signal_from_switch},
 };
 
 /// Maximum length of a participant's name for its connection.
@@ -124,7 +124,7 @@ fn start_mixer(conference: &Rc<Conference>, room: &RoomName) -> Result<(), Rejec
         return Ok(());
     }
     let slot = conference.rooms.mixer().ok_or(Rejected::NoMixer)?;
-    let Mixing { mixer, compositor } = mixing::start(conference, room, slot)?;
+    let Mixing { mixer, compositor } = mixing::start(conference, room, slot, set_composite)?;
     media.with_switch(|switch, send| {
         let now = Instant::now();
         switch.set_mixer(room.as_str(), mixer, now, send);

@@ -1,7 +1,7 @@
 use std::{rc::Rc, time::Instant};
 
 use millrace_protocol::Error;
-use millrace_room::Output;
+use millrace_room::{Composite, Output};
 
 use super::{
     RoomName,
@@ -44,6 +44,14 @@ pub async fn apply_and_wait(conference: &Rc<Conference>, name: &RoomName) -> Res
     match apply(conference, name) {
         Some(published) => published.await.map(drop),
         None => Ok(()),
+    }
+}
+
+/// Sets the layout of a room's composite video, and publishes the state if the layout has changed.
+pub(crate) fn set_composite(conference: &Rc<Conference>, name: &RoomName, composite: Composite) {
+    let is_changed = conference.rooms.with(name, |room| Ok(room.set_composite(composite))).unwrap_or(false);
+    if is_changed && let Some(published) = apply(conference, name) {
+        finish_in_background(published);
     }
 }
 

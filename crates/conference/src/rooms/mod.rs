@@ -31,7 +31,7 @@ mod report;
 mod request;
 mod shared;
 
-pub(crate) use changes::{apply, tick};
+pub(crate) use changes::{apply, set_composite, tick};
 pub use config::Config;
 pub(crate) use http::{ENDPOINTS, Path, answer};
 pub use list::RoomSummary;

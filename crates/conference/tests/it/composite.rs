@@ -150,6 +150,14 @@ async fn viewer_receives_one_video_of_all_cameras() {
         let _ = tokio::time::timeout_at(next.into(), viewer.socket.readable()).await;
     }
     let room = server.get("/v1/rooms/r").await.json();
+    // The state names the cameras and their cells, in the order of joining.
+    let cells = room["composite"]["cells"].as_array().expect("a list").clone();
+    let mut shown: Vec<&str> = cells.iter().filter_map(|cell| cell["participant"].as_str()).collect();
+    shown.retain(|name| *name != ann.id);
+    assert_eq!(shown, ["left", "right"], "{room}");
+    let size = (&room["composite"]["width"], &room["composite"]["height"]);
+    assert_eq!(size, (&json!(SIZE.0), &json!(SIZE.1)));
+    assert_eq!((&cells[0]["x"], &cells[0]["width"]), (&json!(0), &json!(SIZE.0 / 2)), "{room}");
     let viewer = room["switch"].as_array().expect("a list").iter().find(|member| member["name"] == "whep");
     assert_eq!(viewer.map(|viewer| &viewer["receives"][0]["from"]), Some(&json!("mix")), "{room}");
 }

@@ -1,4 +1,5 @@
 mod announced;
+mod composite;
 mod seat;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use super::{
 };
 
 pub use announced::Announced;
+pub use composite::{Cell, Composite};
 
 /// Maximum burst of signals and reports, as a duration at the permitted rate [`Config::signals_per_s`].
 const BURST: Duration = Duration::from_secs(5);
@@ -103,6 +105,8 @@ pub struct Room {
     removed: VecDeque<ParticipantId>,
     /// Number of hands raised so far.
     hands: u64,
+    /// Layout of the composite video, if the room has one.
+    composite: Option<Composite>,
     outputs: VecDeque<Output>,
 }
 
@@ -132,6 +136,7 @@ impl Room {
             is_locked: false,
             removed: VecDeque::new(),
             hands: 0,
+            composite: None,
             outputs: VecDeque::new(),
         })
     }
@@ -417,6 +422,9 @@ impl Room {
         if self.topology == Topology::Tree {
             let parents = self.tree.parents().map(|(id, parent)| (id.to_string(), parent.as_str().into()));
             state["parents"] = Value::Object(parents.collect());
+        }
+        if let Some(composite) = &self.composite {
+            state["composite"] = serde_json::json!(composite);
         }
         state
     }

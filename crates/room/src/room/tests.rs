@@ -543,3 +543,19 @@ fn announced_id_is_checked() {
     }
     assert!(ParticipantId::parse(&"0".repeat(33)).is_none());
 }
+
+#[test]
+fn state_has_layout_of_composite_video() {
+    let mut bench = Bench::new(Topology::Mesh);
+    let ann = bench.member();
+    bench.outputs();
+    assert_eq!(bench.room.state().get("composite"), None);
+    let cell = Cell { participant: ann.id.to_string(), x: 0, y: 0, width: 640, height: 480 };
+    let composite = Composite { width: 640, height: 480, cells: vec![cell] };
+    assert!(bench.room.set_composite(composite.clone()));
+    assert_eq!(bench.outputs(), [Output::State]);
+    let cells = json!([{ "participant": ann.id, "x": 0, "y": 0, "width": 640, "height": 480 }]);
+    assert_eq!(bench.room.state()["composite"], json!({ "width": 640, "height": 480, "cells": cells }));
+    assert!(!bench.room.set_composite(composite), "unchanged");
+    assert!(bench.outputs().is_empty());
+}

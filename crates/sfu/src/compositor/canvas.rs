@@ -1,17 +1,13 @@
 use rusty_h264::YuvFrame;
 
+use super::{
+    color::Color,
+    grid::{Cell, fit, half},
+};
+
 /// Color of cells without video, and of the bars beside a video: dark gray.
 const LUMA: u8 = 40;
 const CHROMA: u8 = 128;
-
-/// Part of the composite frame. All values are even, because chroma has half the resolution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cell {
-    pub x: usize,
-    pub y: usize,
-    pub width: usize,
-    pub height: usize,
-}
 
 /// The composite frame.
 pub struct Canvas {
@@ -42,45 +38,16 @@ impl Canvas {
         }
     }
 
-    /// Draws a video into a cell: as large as it fits, in its own aspect ratio, in the middle.
-    pub fn draw(&mut self, cell: Cell, video: &YuvFrame) {
+    /// Draws a video with these colors into a cell: as large as it fits, in its own aspect ratio, in the middle.
+    pub fn draw(&mut self, cell: Cell, video: &YuvFrame, color: Color) {
         let to = fit((video.width, video.height), cell);
         let (size, half_size) = ((video.width, video.height), (video.width / 2, video.height / 2));
         let YuvFrame { width, y, u, v, .. } = &mut self.frame;
         scale(&video.y, size, y, *width, to);
         scale(&video.u, half_size, u, *width / 2, half(to));
         scale(&video.v, half_size, v, *width / 2, half(to));
+        color.convert(&mut self.frame, to);
     }
-}
-
-/// Returns the cells for this number of videos: as many columns as rows, or one more. The last row is in the middle.
-pub fn grid(count: usize, (width, height): (usize, usize)) -> Vec<Cell> {
-    let columns = (1..).find(|columns| columns * columns >= count).unwrap_or(1);
-    let rows = count.div_ceil(columns);
-    let (cell_width, cell_height) = ((width / columns) & !1, (height / rows.max(1)) & !1);
-    let cell = |at: usize| {
-        let row = at / columns;
-        let in_row = columns.min(count - row * columns);
-        let margin = ((width - in_row * cell_width) / 2) & !1;
-        let x = margin + at % columns * cell_width;
-        Cell { x, y: row * cell_height, width: cell_width, height: cell_height }
-    };
-    (0..count).map(cell).collect()
-}
-
-fn half(Cell { x, y, width, height }: Cell) -> Cell {
-    Cell { x: x / 2, y: y / 2, width: width / 2, height: height / 2 }
-}
-
-/// Returns the part of a cell that a video of this size covers.
-fn fit((width, height): (usize, usize), cell: Cell) -> Cell {
-    let (fit_width, fit_height) = match width * cell.height > height * cell.width {
-        true => (cell.width, height * cell.width / width),
-        false => (width * cell.height / height, cell.height),
-    };
-    let (fit_width, fit_height) = ((fit_width & !1).max(2), (fit_height & !1).max(2));
-    let (right, down) = (((cell.width - fit_width) / 2) & !1, ((cell.height - fit_height) / 2) & !1);
-    Cell { x: cell.x + right, y: cell.y + down, width: fit_width, height: fit_height }
 }
 
 /// Writes a plane into a part of another plane. Each pixel is the mean of the pixels that it covers.
@@ -116,7 +83,7 @@ fn span(at: usize, of: usize, length: usize) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::grid::grid, *};
 
     const SIZE: (usize, usize) = (640, 480);
 
@@ -136,36 +103,16 @@ mod tests {
     }
 
     #[test]
-    fn cells_fill_the_frame_without_overlap() {
-        for count in 1..=16 {
-            let cells = grid(count, SIZE);
-            assert_eq!(cells.len(), count);
-            let mut covered = vec![false; SIZE.0 * SIZE.1];
-            for Cell { x, y, width, height } in cells {
-                assert!([x, y, width, height].iter().all(|value| value % 2 == 0), "{count}");
-                assert!(x + width <= SIZE.0 && y + height <= SIZE.1, "{count}");
-                for row in y..y + height {
-                    for pixel in &mut covered[row * SIZE.0 + x..][..width] {
-                        assert!(!std::mem::replace(pixel, true), "{count} cells overlap");
-                    }
-                }
-            }
-        }
-        assert_eq!(grid(3, SIZE)[2], Cell { x: 160, y: 240, width: 320, height: 240 }, "in the middle of the last row");
-        assert!(grid(0, SIZE).is_empty());
-    }
-
-    #[test]
     fn video_keeps_its_aspect_ratio() {
         let mut canvas = Canvas::new(SIZE);
         let cell = Cell { x: 320, y: 240, width: 320, height: 240 };
-        canvas.draw(cell, &video(1280, 720, [200, 90, 160]));
+        canvas.draw(cell, &video(1280, 720, [200, 90, 160]), Color::default());
         assert_eq!(color(&canvas, 480, 360), [200, 90, 160]);
         assert_eq!(color(&canvas, 480, 245), [LUMA, CHROMA, CHROMA], "bar above");
         assert_eq!(color(&canvas, 480, 272), [200, 90, 160], "180 of 240 lines");
         assert_eq!(color(&canvas, 300, 360), [LUMA, CHROMA, CHROMA], "another cell");
         canvas.clear(cell);
-        canvas.draw(cell, &video(240, 480, [200, 90, 160]));
+        canvas.draw(cell, &video(240, 480, [200, 90, 160]), Color::default());
         assert_eq!([color(&canvas, 330, 360), color(&canvas, 480, 360)], [[LUMA, CHROMA, CHROMA], [200, 90, 160]]);
     }
 
@@ -174,11 +121,12 @@ mod tests {
         let mut source = YuvFrame::black(4, 4);
         source.y = vec![10, 20, 30, 40, 30, 40, 50, 60, 0, 0, 8, 8, 0, 4, 8, 8];
         let mut canvas = Canvas::new((4, 4));
-        canvas.draw(Cell { x: 0, y: 0, width: 2, height: 2 }, &source);
+        canvas.draw(Cell { x: 0, y: 0, width: 2, height: 2 }, &source, Color::default());
         assert_eq!([0, 1].map(|x| [0, 1].map(|y| color(&canvas, x, y)[0])), [[25, 1], [45, 8]]);
         for size in [(2, 2), (16, 16), (640, 480), (1280, 720), (2, 480), (1280, 2), (6, 10)] {
             let mut canvas = Canvas::new(SIZE);
-            grid(5, SIZE).into_iter().for_each(|cell| canvas.draw(cell, &video(size.0, size.1, [99, 98, 97])));
+            let video = video(size.0, size.1, [99, 98, 97]);
+            grid(5, SIZE).into_iter().for_each(|cell| canvas.draw(cell, &video, Color::default()));
         }
     }
 }

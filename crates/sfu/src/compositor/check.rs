@@ -1,9 +1,13 @@
 //! Checks NAL units before the decoder reads them, so that only the tools of Constrained Baseline and frames of level
 //! 3.1 reach it.
 //!
-//! Source: ITU-T H.264, sections 7.3.2.1, 7.3.2.2, 7.3.3, and table A-1.
+//! Source: ITU-T H.264, sections 7.3.2.2, 7.3.3, and table A-1.
 
-use super::depacketizer::{KEY_SLICE, PICTURE_PARAMETERS, SEQUENCE_PARAMETERS, SLICE};
+use super::{
+    error::Unsupported,
+    nal::{Bits, KEY_SLICE, PICTURE_PARAMETERS, SEQUENCE_PARAMETERS, SLICE, TYPE_MASK, nal_units},
+    sps::SequenceParameters,
+};
 
 /// Maximum size of a frame in macroblocks of 16x16 pixels: 1280x720.
 const FRAME_MACROBLOCKS_MAX: u32 = 3600;
@@ -15,28 +19,6 @@ const SLICES_MAX: u32 = 64;
 /// The decoder keeps one entry for each id.
 const SEQUENCE_PARAMETERS_ID_MAX: u32 = 31;
 const PICTURE_PARAMETERS_ID_MAX: u32 = 255;
-const BASELINE: u32 = 66;
-/// The fields that are checked fit into this number of bytes.
-const HEAD_BYTES_MAX: usize = 64;
-
-/// Reason why an access unit is not decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unsupported {
-    #[error("a NAL unit is truncated")]
-    Truncated,
-    #[error("the profile is not Baseline")]
-    Profile,
-    #[error("the frame is larger than 1280x720, or needs too many reference frames")]
-    FrameSize,
-    #[error("the stream is interlaced, or its pictures are not output in the order of decoding")]
-    Order,
-    #[error("a parameter set has an invalid id")]
-    Id,
-    #[error("the stream uses CABAC or slice groups")]
-    Tool,
-    #[error("the access unit has B, SP or SI slices, too many slices, or more than one picture")]
-    Slices,
-}
 
 /// Checks all NAL units of an access unit.
 pub fn check(access_unit: &[u8]) -> Result<(), Unsupported> {
@@ -44,7 +26,7 @@ pub fn check(access_unit: &[u8]) -> Result<(), Unsupported> {
     for unit in nal_units(access_unit) {
         let Some((head, rest)) = unit.split_first() else { continue };
         let mut bits = Bits::new(rest);
-        match head & 0x1f {
+        match head & TYPE_MASK {
             SEQUENCE_PARAMETERS => check_sequence_parameters(&mut bits)?,
             PICTURE_PARAMETERS => check_picture_parameters(&mut bits)?,
             SLICE | KEY_SLICE => {
@@ -62,25 +44,10 @@ pub fn check(access_unit: &[u8]) -> Result<(), Unsupported> {
 }
 
 fn check_sequence_parameters(bits: &mut Bits) -> Result<(), Unsupported> {
-    if bits.read(8)? != BASELINE {
-        return Err(Unsupported::Profile);
-    }
-    // Constraints, and the level, which says less than the size.
-    bits.read(16)?;
-    if bits.golomb()? > SEQUENCE_PARAMETERS_ID_MAX {
+    let SequenceParameters { id, references, width, height } = SequenceParameters::read(bits)?;
+    if id > SEQUENCE_PARAMETERS_ID_MAX {
         return Err(Unsupported::Id);
     }
-    bits.golomb()?;
-    match bits.golomb()? {
-        0 => {
-            bits.golomb()?;
-        }
-        2 => {}
-        _ => return Err(Unsupported::Order),
-    }
-    let references = bits.golomb()?;
-    bits.read(1)?;
-    let (width, height) = (bits.golomb()?.saturating_add(1), bits.golomb()?.saturating_add(1));
     let macroblocks = width.saturating_mul(height);
     if macroblocks > FRAME_MACROBLOCKS_MAX
         || references > REFERENCES_MAX
@@ -88,10 +55,7 @@ fn check_sequence_parameters(bits: &mut Bits) -> Result<(), Unsupported> {
     {
         return Err(Unsupported::FrameSize);
     }
-    match bits.read(1)? {
-        1 => Ok(()),
-        _ => Err(Unsupported::Order),
-    }
+    Ok(())
 }
 
 fn check_picture_parameters(bits: &mut Bits) -> Result<(), Unsupported> {
@@ -103,68 +67,6 @@ fn check_picture_parameters(bits: &mut Bits) -> Result<(), Unsupported> {
     match has_cabac || bits.golomb()? > 0 {
         true => Err(Unsupported::Tool),
         false => Ok(()),
-    }
-}
-
-/// Returns the NAL units of a byte stream. A start code inside a NAL unit ends it, as in the decoder.
-pub fn nal_units(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = skip_start_code(stream);
-    std::iter::from_fn(move || {
-        let all = rest?;
-        let end = all.windows(3).position(|code| code == [0, 0, 1]);
-        let unit = &all[..end.unwrap_or(all.len())];
-        rest = end.map(|end| &all[end + 3..]);
-        Some(unit.strip_suffix(&[0]).filter(|_| end.is_some()).unwrap_or(unit))
-    })
-}
-
-fn skip_start_code(stream: &[u8]) -> Option<&[u8]> {
-    stream.windows(3).position(|code| code == [0, 0, 1]).map(|at| &stream[at + 3..])
-}
-
-/// Reads the first fields of a NAL unit.
-struct Bits {
-    /// Content without the bytes that prevent start codes.
-    bytes: Vec<u8>,
-    at: usize,
-}
-
-impl Bits {
-    fn new(unit: &[u8]) -> Self {
-        let mut bytes = Vec::with_capacity(HEAD_BYTES_MAX);
-        for (at, byte) in unit.iter().enumerate() {
-            // Each 3 after two zeros is inserted. Source: section 7.4.1.
-            if *byte == 3 && at >= 2 && unit[at - 2..at] == [0, 0] {
-                continue;
-            }
-            if bytes.len() == HEAD_BYTES_MAX {
-                break;
-            }
-            bytes.push(*byte);
-        }
-        Self { bytes, at: 0 }
-    }
-
-    fn read(&mut self, count: u32) -> Result<u32, Unsupported> {
-        let mut value = 0;
-        for _ in 0..count {
-            let byte = self.bytes.get(self.at / 8).ok_or(Unsupported::Truncated)?;
-            value = value << 1 | u32::from(byte >> (7 - self.at % 8) & 1);
-            self.at += 1;
-        }
-        Ok(value)
-    }
-
-    /// Reads an Exp-Golomb code. Source: section 9.1.
-    fn golomb(&mut self) -> Result<u32, Unsupported> {
-        let mut zeros = 0;
-        while self.read(1)? == 0 {
-            zeros += 1;
-            if zeros > 31 {
-                return Err(Unsupported::Truncated);
-            }
-        }
-        Ok((1 << zeros) - 1 + self.read(zeros)?)
     }
 }
 

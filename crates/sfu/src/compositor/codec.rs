@@ -4,8 +4,11 @@ use millrace_rtc::contain;
 use rusty_h264::{Decoder, Encoder, EncoderConfig, YuvFrame};
 
 use super::{
-    check::{check, nal_units},
-    depacketizer::{AccessUnit, KEY_SLICE},
+    check::check,
+    color::Color,
+    depacketizer::AccessUnit,
+    nal::{KEY_SLICE, kind, nal_units},
+    sps::{color_of, describe_color},
 };
 
 /// Bit rate of the composite stream.
@@ -19,6 +22,8 @@ const KEYFRAME_INTERVAL_MAX: u32 = 30 * 60;
 pub struct VideoDecoder {
     decoder: Box<Decoder>,
     needs_key: bool,
+    /// Color description of the last keyframe that was decoded.
+    color: Color,
 }
 
 /// Encoder of the composite stream.
@@ -37,7 +42,7 @@ pub struct Encoded {
 
 impl Default for VideoDecoder {
     fn default() -> Self {
-        Self { decoder: Box::default(), needs_key: true }
+        Self { decoder: Box::default(), needs_key: true, color: Color::default() }
     }
 }
 
@@ -45,6 +50,11 @@ impl VideoDecoder {
     /// Returns whether only a keyframe can be decoded next.
     pub fn needs_key(&self) -> bool {
         self.needs_key
+    }
+
+    /// Returns how the frames become colors.
+    pub fn color(&self) -> Color {
+        self.color
     }
 
     /// Skips access units up to the next keyframe.
@@ -63,6 +73,9 @@ impl VideoDecoder {
         }
         self.needs_key = true;
         check(&unit.bytes).ok()?;
+        if unit.is_key {
+            self.color = color_of(&unit.bytes);
+        }
         let frame = contain(|| self.decoder.decode(&unit.bytes))?.ok()?;
         self.needs_key = false;
         frame.filter(is_complete)
@@ -80,7 +93,8 @@ impl VideoEncoder {
         Self { size, frames_per_s, encoder: None }
     }
 
-    /// Encodes a frame of the size of this encoder. `None`: the encoder has failed; the next frame begins anew.
+    /// Encodes a frame of the size of this encoder, whose colors are those of [`Color::default`]. `None`: the encoder
+    /// has failed; the next frame begins anew.
     pub fn encode(&mut self, frame: &YuvFrame, is_key: bool) -> Option<Encoded> {
         let Self { size: (width, height), frames_per_s, encoder } = self;
         let mut used = match encoder.take() {
@@ -102,7 +116,8 @@ impl VideoEncoder {
         let (used, bytes) = contain(work)?;
         *encoder = Some(used);
         let bytes = bytes.ok().filter(|bytes| !bytes.is_empty())?;
-        let is_key = nal_units(&bytes).any(|unit| unit.first().is_some_and(|head| head & 0x1f == KEY_SLICE));
-        Some(Encoded { is_key, bytes })
+        let is_key = nal_units(&bytes).any(|unit| kind(unit) == Some(KEY_SLICE));
+        // The encoder describes no color, and browsers would show the colors of BT.601 as those of BT.709.
+        Some(Encoded { is_key, bytes: if is_key { describe_color(&bytes) } else { bytes } })
     }
 }

@@ -4,6 +4,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::nal::{KEY_SLICE, PICTURE_PARAMETERS, SEQUENCE_PARAMETERS, SLICE, START_CODE, TYPE_MASK};
+
 /// Maximum time that a missing packet is waited for. A retransmission takes a round trip.
 const REORDER_TIME_MAX: Duration = Duration::from_millis(250);
 /// Maximum number of buffered packets; if there are more, the oldest ones are dropped.
@@ -13,16 +15,10 @@ pub const UNIT_BYTES_MAX: usize = 512 * 1024;
 /// A sequence number that differs from the expected one by more than this belongs to a new stream.
 const SEQUENCE_JUMP_MAX: u64 = 3000;
 
-const START_CODE: [u8; 4] = [0, 0, 0, 1];
-/// Types of NAL units. Source: ITU-T H.264, table 7-1; RFC 6184, table 1.
-pub const SLICE: u8 = 1;
-pub const KEY_SLICE: u8 = 5;
-pub const SEQUENCE_PARAMETERS: u8 = 7;
-pub const PICTURE_PARAMETERS: u8 = 8;
+/// Types of payloads. Source: RFC 6184, table 1.
 const SINGLE_MAX: u8 = 23;
 const AGGREGATE: u8 = 24;
 pub const FRAGMENT: u8 = 28;
-const TYPE_MASK: u8 = 0x1f;
 /// Bits of the second byte of a fragment.
 pub const FRAGMENT_START: u8 = 0x80;
 pub const FRAGMENT_END: u8 = 0x40;

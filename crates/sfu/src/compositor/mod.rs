@@ -4,9 +4,13 @@
 //! - this file: participants, viewers, and the composite stream
 //! - [`participant`]: the video of one participant, from packets to its newest frame
 //! - [`depacketizer`]: RTP packets to access units
-//! - [`check`]: which streams may reach the decoder
+//! - [`nal`]: NAL units, and their bits
+//! - [`sps`]: sequence parameter sets, and the color description in them
+//! - [`check`], [`error`]: which streams may reach the decoder
 //! - [`codec`]: decoder and encoder
-//! - [`canvas`]: the grid, and scaled copies of the videos
+//! - [`grid`]: the cells of the frame
+//! - [`color`]: conversion of colors
+//! - [`canvas`]: scaled copies of the videos in their cells
 //! - [`packetizer`]: encoded frames to RTP payloads
 //! - [`format`]: the format of video in SDP
 //!
@@ -23,10 +27,15 @@
 mod canvas;
 mod check;
 mod codec;
+mod color;
 mod depacketizer;
+mod error;
 mod format;
+mod grid;
+mod nal;
 mod packetizer;
 mod participant;
+mod sps;
 
 #[cfg(test)]
 mod tests;
@@ -37,14 +46,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use canvas::{Canvas, Cell};
+use canvas::Canvas;
 use participant::Participant;
 
 use crate::member_id::MemberId;
-pub use check::{Unsupported, check};
+pub use check::check;
 pub use codec::{BITS_PER_S, Encoded, VideoDecoder, VideoEncoder};
+pub use color::{Color, Matrix};
 pub use depacketizer::{AccessUnit, Depacketizer, UNIT_BYTES_MAX, VideoPacket};
+pub use error::Unsupported;
 pub use format::enable_format;
+pub use grid::Cell;
 pub use packetizer::packetize;
 
 /// Size of the composite frame.
@@ -101,6 +113,8 @@ pub struct Composite {
     pub is_key: bool,
     /// Payloads of the packets.
     pub packets: Vec<Arc<[u8]>>,
+    /// Participants of the frame, and their cells.
+    pub cells: Arc<[(MemberId, Cell)]>,
 }
 
 /// Counters since they were last taken.
@@ -122,7 +136,7 @@ pub struct Compositor {
     viewers: BTreeSet<MemberId>,
     audio_delay: Duration,
     canvas: Canvas,
-    cells: Vec<Cell>,
+    cells: Arc<[(MemberId, Cell)]>,
     encoder: VideoEncoder,
     /// The number of participants has changed since the last frame.
     is_grid_stale: bool,
@@ -142,7 +156,7 @@ impl Compositor {
             viewers: BTreeSet::new(),
             audio_delay: Duration::ZERO,
             canvas: Canvas::new(SIZE),
-            cells: Vec::new(),
+            cells: Arc::default(),
             encoder: VideoEncoder::new(SIZE, FRAMES_PER_S),
             is_grid_stale: true,
             wants_key: true,
@@ -248,7 +262,8 @@ impl Compositor {
         let elapsed = now.saturating_duration_since(self.start);
         let time = (elapsed.as_nanos() * u128::from(CLOCK_HZ) / 1_000_000_000) as u64;
         self.statistics.frames += 1;
-        self.outputs.push_back(Output::Frame(Composite { sequence, time, is_key, packets }));
+        let cells = self.cells.clone();
+        self.outputs.push_back(Output::Frame(Composite { sequence, time, is_key, packets, cells }));
     }
 
     /// Draws the videos that have changed. Returns whether any has.
@@ -256,24 +271,25 @@ impl Compositor {
         let Self { participants, canvas, cells, is_grid_stale, .. } = self;
         let mut is_changed = std::mem::take(is_grid_stale);
         if is_changed {
-            *cells = canvas::grid(participants.len(), SIZE);
+            let ids = participants.iter().map(|participant| participant.id);
+            *cells = ids.zip(grid::grid(participants.len(), SIZE)).collect();
             canvas.clear(Cell { x: 0, y: 0, width: SIZE.0, height: SIZE.1 });
             for participant in participants.iter_mut() {
                 (participant.is_drawn, participant.drawn_size) = (false, None);
             }
         }
-        for (participant, cell) in participants.iter_mut().zip(cells) {
+        for (participant, (_, cell)) in participants.iter_mut().zip(cells.iter()) {
             if std::mem::replace(&mut participant.is_drawn, true) {
                 continue;
             }
             is_changed = true;
-            let size = participant.video().map(|video| (video.width, video.height));
+            let size = participant.video().map(|(video, _)| (video.width, video.height));
             // A video of another size leaves other bars.
             if std::mem::replace(&mut participant.drawn_size, size) != size {
                 canvas.clear(*cell);
             }
-            if let Some(video) = participant.video() {
-                canvas.draw(*cell, video);
+            if let Some((video, color)) = participant.video() {
+                canvas.draw(*cell, video, color);
             }
         }
         is_changed

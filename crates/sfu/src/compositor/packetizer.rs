@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use super::{
-    check::nal_units,
     depacketizer::{FRAGMENT, FRAGMENT_END, FRAGMENT_START},
+    nal::nal_units,
 };
 
 /// Maximum size of a payload. With the headers of RTP, SRTP and UDP the packet fits into 1,280 bytes, which every path

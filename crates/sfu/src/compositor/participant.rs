@@ -8,6 +8,7 @@ use rusty_h264::YuvFrame;
 use super::{
     Statistics,
     codec::VideoDecoder,
+    color::Color,
     depacketizer::{AccessUnit, Depacketizer, VideoPacket},
 };
 use crate::member_id::MemberId;
@@ -26,12 +27,19 @@ const STALE_TIME: Duration = Duration::from_secs(5);
 pub struct Participant {
     pub id: MemberId,
     stream: Option<Stream>,
-    /// Newest frame, and the time since when it is shown.
-    video: Option<(YuvFrame, Instant)>,
+    video: Option<Video>,
     /// The cell shows the newest frame.
     pub is_drawn: bool,
     /// Size of the frame in the cell.
     pub drawn_size: Option<(usize, usize)>,
+}
+
+/// Newest frame of a participant.
+struct Video {
+    frame: YuvFrame,
+    color: Color,
+    /// Time since when the frame is shown.
+    since: Instant,
 }
 
 /// Video of one track in one layer.
@@ -55,8 +63,9 @@ impl Participant {
         self.stream.is_some()
     }
 
-    pub fn video(&self) -> Option<&YuvFrame> {
-        self.video.as_ref().map(|(frame, _)| frame)
+    /// Returns the newest frame, and its colors.
+    pub fn video(&self) -> Option<(&YuvFrame, Color)> {
+        self.video.as_ref().map(|video| (&video.frame, video.color))
     }
 
     /// Buffers a packet. Packets of another track or layer begin a new stream.
@@ -81,10 +90,10 @@ impl Participant {
     pub fn advance(&mut self, delay: Duration, now: Instant, statistics: &mut Statistics) -> Option<usize> {
         let stream = self.stream.as_mut()?;
         if let Some(frame) = stream.decode(delay, now, statistics) {
-            self.video = Some((frame, now));
+            self.video = Some(Video { frame, color: stream.decoder.color(), since: now });
             self.is_drawn = false;
         }
-        if self.video.as_ref().is_some_and(|(_, since)| now.saturating_duration_since(*since) > STALE_TIME) {
+        if self.video.as_ref().is_some_and(|video| now.saturating_duration_since(video.since) > STALE_TIME) {
             self.video = None;
             self.is_drawn = false;
         }

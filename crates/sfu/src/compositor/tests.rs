@@ -1,5 +1,5 @@
 use rand_pcg::rand_core::Rng as _;
-use rusty_h264::YuvFrame;
+use rusty_h264::{Encoder, EncoderConfig, YuvFrame};
 
 use super::*;
 
@@ -54,6 +54,8 @@ struct Viewer {
     video: Option<YuvFrame>,
     keys: usize,
     times: Vec<u64>,
+    /// Cells of the newest frame.
+    cells: Vec<(MemberId, Cell)>,
 }
 
 struct Room {
@@ -76,7 +78,7 @@ impl Room {
         }
         compositor.handle(Input::ViewerAdded(MemberId::of_test(0)), now);
         let (depacketizer, decoder) = (Depacketizer::default(), VideoDecoder::default());
-        let viewer = Viewer { depacketizer, decoder, video: None, keys: 0, times: Vec::new() };
+        let viewer = Viewer { depacketizer, decoder, video: None, keys: 0, times: Vec::new(), cells: Vec::new() };
         Self { compositor, cameras, viewer, now, requests: Vec::new() }
     }
 
@@ -88,7 +90,8 @@ impl Room {
             match output {
                 Output::KeyframeWanted { from, track: 0 } => self.requests.push(from),
                 Output::KeyframeWanted { .. } => panic!("a camera has one track"),
-                Output::Frame(Composite { sequence, time, is_key, packets }) => {
+                Output::Frame(Composite { sequence, time, is_key, packets, cells }) => {
+                    self.viewer.cells = cells.to_vec();
                     self.viewer.keys += usize::from(is_key);
                     self.viewer.times.push(time);
                     let count = packets.len() as u64;
@@ -117,7 +120,7 @@ impl Room {
 
     /// Returns the mean luma and chroma in the middle of a cell, as the viewer sees it.
     fn seen(&self, cells: usize, at: usize) -> [u8; 3] {
-        let cell = canvas::grid(cells, SIZE)[at];
+        let cell = grid::grid(cells, SIZE)[at];
         let video = self.viewer.video.as_ref().expect("the viewer has a frame");
         let mean = |plane: &[u8], scale: usize| {
             let (x, y) = ((cell.x + cell.width / 4) / scale, (cell.y + cell.height / 4) / scale);
@@ -151,6 +154,59 @@ fn viewer_sees_each_participant_in_a_cell() {
     assert!(room.viewer.times.windows(2).all(|pair| pair[1] - pair[0] == 3000 || pair[1] - pair[0] == 2999));
     let statistics = room.compositor.take_statistics();
     assert_eq!((statistics.frames, statistics.frames_skipped, statistics.units_dropped), (10, 0, 0));
+}
+
+#[test]
+fn frames_name_the_participants_of_the_cells() {
+    let mut room = Room::new(2);
+    // A viewer that stays.
+    room.compositor.handle(Input::ViewerAdded(MemberId::of_test(9)), room.now);
+    room.shoot(&[0]);
+    let [first, second] = [0, 1].map(|at| room.cameras[at].id);
+    let left = Cell { x: 0, y: 0, width: 320, height: 480 };
+    assert_eq!(room.viewer.cells, [(first, left), (second, Cell { x: 320, ..left })]);
+    // A participant that returns has another cell.
+    room.compositor.handle(Input::Left(first), room.now);
+    room.compositor.handle(Input::Joined(first), room.now);
+    room.shoot(&[1]);
+    assert_eq!(room.viewer.cells.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [second, first]);
+    room.compositor.handle(Input::Left(first), room.now);
+    room.shoot(&[1]);
+    assert_eq!(room.viewer.cells, [(second, Cell { x: 0, y: 0, width: SIZE.0, height: SIZE.1 })]);
+}
+
+#[test]
+fn composite_stream_describes_its_color() {
+    let mut encoder = VideoEncoder::new(SIZE, FRAMES_PER_S);
+    let frame = YuvFrame::black(SIZE.0, SIZE.1);
+    for is_key in [true, false, true] {
+        let encoded = encoder.encode(&frame, is_key).unwrap();
+        assert_eq!(encoded.is_key, is_key);
+        // A stream without description would get one.
+        assert_eq!(sps::describe_color(&encoded.bytes), encoded.bytes);
+    }
+}
+
+/// A camera of BT.709, as some programs send it, and the composite video of BT.601.
+#[test]
+fn colors_of_other_cameras_are_converted() {
+    const PARAMETERS: [(u32, u32); 7] = [(0b1001, 4), (5, 3), (0b01, 2), (1, 8), (1, 8), (1, 8), (0, 6)];
+    let mut room = Room::new(1);
+    let mut encoder = Encoder::new(EncoderConfig::baseline(VIDEO_SIZE.0, VIDEO_SIZE.1)).unwrap();
+    let mut frame = YuvFrame::black(VIDEO_SIZE.0, VIDEO_SIZE.1);
+    // Green.
+    frame.y.fill(173);
+    frame.u.fill(42);
+    frame.v.fill(26);
+    let bytes = sps::add_parameters(&encoder.try_encode(&frame).unwrap(), &PARAMETERS);
+    let (from, payloads) = (room.cameras[0].id, packetize(&bytes));
+    let count = payloads.len() as u64;
+    for (sequence, payload) in (1..).zip(payloads) {
+        let packet = VideoPacket { sequence, time: 0, marker: sequence == count, payload };
+        room.compositor.handle(Input::Video { from, track: 0, layer: 0, packet }, room.now);
+    }
+    room.pass();
+    room.assert_seen(1, 0, [145, 54, 34]);
 }
 
 #[test]

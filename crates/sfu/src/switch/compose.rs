@@ -103,6 +103,11 @@ impl Switch {
         }
     }
 
+    /// Returns the name of a member; `None` if the member has left.
+    pub fn name_of(&self, id: MemberId) -> Option<&str> {
+        self.members.get(id.slot as usize).filter(|member| member.id == id).map(|member| &*member.name)
+    }
+
     /// Requests a keyframe of a member's camera for the compositor.
     pub fn request_composed_keyframe(
         &mut self,

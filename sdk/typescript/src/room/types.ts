@@ -24,6 +24,24 @@ export interface Participant {
   readonly resumed?: number;
 }
 
+/** Layout of the video of all, in a room with a mixer and `rooms.mixer_video`: the cell of each participant. */
+export interface CompositeLayout {
+  /** Size of the video in pixels. */
+  readonly width: number;
+  readonly height: number;
+  readonly cells: readonly CompositeCell[];
+}
+
+/** Part of the video of all, in pixels from its left upper corner. */
+export interface CompositeCell {
+  /** Id of the participant, or name of the WHIP publisher. */
+  readonly participant: string;
+  readonly x: number;
+  readonly y: number;
+  readonly width: number;
+  readonly height: number;
+}
+
 export interface RoomState {
   readonly version: number;
   /** Current topology. With `auto`, the topology in use. */
@@ -39,6 +57,8 @@ export interface RoomState {
   readonly hub?: string;
   /** In a tree: the parent of each participant but the root. */
   readonly parents?: Readonly<Record<string, string>>;
+  /** Layout of the video of all. Its cells change with the frames, so they may name a participant who has left. */
+  readonly composite?: CompositeLayout;
   readonly participants: readonly Participant[];
 }
 

@@ -155,6 +155,9 @@ export class Call {
 
   readonly nameOf = (id: string): string => (id === this.room.id ? 'You' : id === SWITCH ? 'Server' : id === MIX ? 'everyone' : this.#names.get(id) || 'Participant');
 
+  /** Name over a cell of the video of all: of a participant, also of one who has just left, or of a WHIP publisher. */
+  readonly cellName = (id: string): string => (id === this.room.id ? `${this.me?.name || 'Guest'} (you)` : (this.#names.get(id) ?? id));
+
   async sendChat(text: string): Promise<void> {
     await this.room.say(text);
   }
