@@ -12,6 +12,10 @@ const GIVE_UP_AFTER = 20_000;
 /** Interval and maximum duration of the wait for the first media of the peer, ms. */
 const CHECK_EVERY = 20;
 const CHECK_MAX = 15_000;
+/** Interval of checks whether the SFU still sends, ms. A probe follows after checks with packets and then without. */
+const LISTEN_EVERY = 250;
+const SILENT_CHECKS = 2;
+const LIVELY_CHECKS = 4;
 /** Maximum buffered bytes on the data channel. Above this, nothing is written. */
 const BUFFERED_MAX = 4 << 20;
 
@@ -89,6 +93,12 @@ export class Link {
   #brokenAt = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #closed = false;
+  #listening: ReturnType<typeof setInterval> | undefined;
+  /** Times of the last received media, and received bytes; numbers of checks in sequence with and without packets. */
+  #heard = '';
+  #bytes = 0;
+  #lively = 0;
+  #silent = 0;
 
   constructor(host: LinkHost, to: string, polite: boolean) {
     this.#host = host;
@@ -113,6 +123,7 @@ export class Link {
     };
     pc.onconnectionstatechange = () => this.#check();
     pc.oniceconnectionstatechange = () => this.#check();
+    if (to === SWITCH) this.#listening = setInterval(() => void this.#listen(), LISTEN_EVERY);
   }
 
   get isOpen(): boolean {
@@ -168,20 +179,12 @@ export class Link {
       if (this.#senders.has(track)) continue;
       const i = gone.findIndex(([old, { sent }]) => old.kind === track.kind && sent.owner === owner && sent.screen === screen);
       const [replaced] = i < 0 ? [] : gone.splice(i, 1);
-      if (replaced) {
-        const { sender } = replaced[1];
-        this.#senders.delete(replaced[0]);
-        this.#senders.set(track, { sender, sent });
-        await sender.replaceTrack(track);
-      } else if (screen && this.#idleScreens.some(({ kind }) => kind === track.kind)) {
-        const { sender } = this.#idleScreens.find(({ kind }) => kind === track.kind)!;
-        this.#idleScreens.splice(this.#idleScreens.findIndex((idle) => idle.sender === sender), 1);
-        this.#senders.set(track, { sender, sent });
-        await sender.replaceTrack(track);
-      } else {
-        this.#owners[stream.id] = owner;
-        this.#senders.set(track, { sender: this.#add(track, stream, screen), sent });
-      }
+      const idle = screen ? this.#idleScreens.findIndex(({ kind }) => kind === track.kind) : -1;
+      const sender = (replaced?.[1] ?? this.#idleScreens.splice(idle, +(idle >= 0))[0])?.sender;
+      if (replaced) this.#senders.delete(replaced[0]);
+      if (!sender) this.#owners[stream.id] = owner;
+      this.#senders.set(track, { sender: sender ?? this.#add(track, stream, screen), sent });
+      if (sender) await sender.replaceTrack(track);
     }
     for (const [track, { sender, sent }] of gone) {
       this.#senders.delete(track);
@@ -227,12 +230,14 @@ export class Link {
   /** Restarts ICE. */
   restart(): void {
     this.restarts++;
+    this.#probe();
     this.pc.restartIce();
   }
 
   close(): void {
     this.#closed = true;
     clearTimeout(this.#timer);
+    clearInterval(this.#listening);
     this.#data.onopen = this.#data.onmessage = null;
     this.pc.onnegotiationneeded = this.pc.onicecandidate = this.pc.ontrack = this.pc.onconnectionstatechange = this.pc.oniceconnectionstatechange = null;
     this.pc.close();
@@ -317,6 +322,30 @@ export class Link {
       this.#timer = setTimeout(() => this.#recover(), after);
     }
     this.#host.changed(this);
+  }
+
+  /**
+   * Probes an SFU that was active and is silent now. Other packets than media are counted only while no media arrives,
+   * because statistics of many streams are costly.
+   */
+  async #listen(): Promise<void> {
+    const { pc } = this;
+    const heard = String(pc.getReceivers().map((one) => one.getSynchronizationSources().map(({ timestamp }) => timestamp)));
+    let bytes = 0;
+    if (heard === this.#heard) (await pc.getStats()).forEach(({ bytesReceived = 0 }) => (bytes += bytesReceived));
+    if (heard !== this.#heard || bytes !== this.#bytes) {
+      this.#lively++;
+      this.#silent = 0;
+    } else if (++this.#silent === SILENT_CHECKS) {
+      if (this.#lively > LIVELY_CHECKS) this.#probe();
+      this.#lively = 0;
+    }
+    [this.#heard, this.#bytes] = [heard, bytes];
+  }
+
+  /** Sends an empty signal to the SFU. If its node has ended, another node takes its place and answers with `bye`. */
+  #probe(): void {
+    if (this.to === SWITCH && !this.#closed) this.#signal({ candidate: null });
   }
 
   #awaitMedia(since: number): void {
