@@ -363,6 +363,8 @@ class Participation implements Room {
       rtc: this.#rtc,
       audioCodec: this.#options.audioCodec,
       signal: (to, signal) => this.#server.signal(to, signal),
+      // With its last node, the room itself is lost.
+      silent: () => void this.#report(),
       opened: (link) => {
         if (to === SWITCH) this.#dataPath.openSession(link.pc);
         else this.#flow.opened(link);

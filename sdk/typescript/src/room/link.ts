@@ -12,9 +12,11 @@ const GIVE_UP_AFTER = 20_000;
 /** Interval and maximum duration of the wait for the first media of the peer, ms. */
 const CHECK_EVERY = 20;
 const CHECK_MAX = 15_000;
-/** Interval of checks whether the SFU still sends, ms. A probe follows after checks with packets and then without. */
+/**
+ * Interval of checks whether the SFU still sends, ms. A probe follows after two checks without packets, if more than this
+ * number of checks before them had packets: the answers to ICE checks alone are rarer.
+ */
 const LISTEN_EVERY = 250;
-const SILENT_CHECKS = 2;
 const LIVELY_CHECKS = 4;
 /** Maximum buffered bytes on the data channel. Above this, nothing is written. */
 const BUFFERED_MAX = 4 << 20;
@@ -44,6 +46,8 @@ export interface LinkHost {
   /** Codec of sent audio that is preferred, for example `pcmu`. */
   readonly audioCodec?: string | undefined;
   signal(to: string, signal: Signal): void;
+  /** Reports that the SFU may be lost. */
+  silent(): void;
   /** Reports that the data channel is open. */
   opened(link: Link): void;
   received(link: Link, message: Record<string, unknown>): void;
@@ -94,11 +98,13 @@ export class Link {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #closed = false;
   #listening: ReturnType<typeof setInterval> | undefined;
-  /** Times of the last received media, and received bytes; numbers of checks in sequence with and without packets. */
+  /**
+   * Times of the last received media, received bytes, and number of checks in sequence with packets; the number is
+   * negative after one check without packets.
+   */
   #heard = '';
   #bytes = 0;
   #lively = 0;
-  #silent = 0;
 
   constructor(host: LinkHost, to: string, polite: boolean) {
     this.#host = host;
@@ -227,13 +233,6 @@ export class Link {
     return !!name && !!this.#name && name !== this.#name;
   }
 
-  /** Restarts ICE. */
-  restart(): void {
-    this.restarts++;
-    this.#probe();
-    this.pc.restartIce();
-  }
-
   close(): void {
     this.#closed = true;
     clearTimeout(this.#timer);
@@ -333,19 +332,21 @@ export class Link {
     const heard = String(pc.getReceivers().map((one) => one.getSynchronizationSources().map(({ timestamp }) => timestamp)));
     let bytes = 0;
     if (heard === this.#heard) (await pc.getStats()).forEach(({ bytesReceived = 0 }) => (bytes += bytesReceived));
-    if (heard !== this.#heard || bytes !== this.#bytes) {
-      this.#lively++;
-      this.#silent = 0;
-    } else if (++this.#silent === SILENT_CHECKS) {
-      if (this.#lively > LIVELY_CHECKS) this.#probe();
+    if (heard !== this.#heard || bytes !== this.#bytes) this.#lively = Math.abs(this.#lively) + 1;
+    else if (this.#lively > LIVELY_CHECKS) this.#lively *= -1;
+    else {
+      if (this.#lively < 0) this.#probe();
       this.#lively = 0;
     }
-    [this.#heard, this.#bytes] = [heard, bytes];
+    this.#heard = heard;
+    this.#bytes = bytes;
   }
 
   /** Sends an empty signal to the SFU. If its node has ended, another node takes its place and answers with `bye`. */
   #probe(): void {
-    if (this.to === SWITCH && !this.#closed) this.#signal({ candidate: null });
+    if (this.to !== SWITCH) return;
+    this.#signal({ candidate: null });
+    this.#host.silent();
   }
 
   #awaitMedia(since: number): void {
@@ -360,7 +361,9 @@ export class Link {
   #recover(): void {
     if (this.#closed || this.pc.connectionState === 'connected') return;
     if (performance.now() - this.#brokenAt > GIVE_UP_AFTER) return this.#host.failed(this);
-    this.restart();
+    this.restarts++;
+    this.#probe();
+    this.pc.restartIce();
     this.#timer = setTimeout(() => this.#recover(), GIVE_UP_AFTER / 4);
   }
 }
