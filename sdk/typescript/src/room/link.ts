@@ -13,8 +13,8 @@ const GIVE_UP_AFTER = 20_000;
 const CHECK_EVERY = 20;
 const CHECK_MAX = 15_000;
 /**
- * Interval of checks whether the SFU still sends, ms. A probe follows after two checks without packets, if more than this
- * number of checks before them had packets: the answers to ICE checks alone are rarer.
+ * Interval of checks whether the SFU still sends, ms. A probe follows after two checks without packets, if more than
+ * this number of checks before them had packets: the answers to ICE checks alone are rarer.
  */
 const LISTEN_EVERY = 250;
 const LIVELY_CHECKS = 4;
