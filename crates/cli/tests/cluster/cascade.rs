@@ -113,11 +113,13 @@ async fn run(kind: Kind) {
         .await;
     }
 
-    // The owner dies. The call of the others goes on, and its participant joins on another node.
+    // The owner dies. The call of the others goes on, and its participant resumes its seat on another node.
+    let id = world.peers[0].seen().id.clone();
     let killed = Instant::now();
     world.peers.iter().for_each(Peer::forget_pauses);
     world.cluster.kill(0);
     let owner_rejoined = world.rejoined(0, killed, 1).await;
+    assert_eq!(world.peers[0].seen().id, id, "{kind:?}: the participant of the owner has kept its seat");
     until("another node owns the room", BOUND, async || {
         world.metric(1, "millrace_room_owner_changes_total").await
             + world.metric(2, "millrace_room_owner_changes_total").await

@@ -67,8 +67,9 @@ async fn answer(conference: &Rc<Conference>, room: &RoomName, Question { from, b
         Body::Claimed { epoch } => {
             let held = cluster.hosted(room).and_then(|hosted| {
                 let is_owner = hosted.own_epoch(Instant::now()).is_some_and(|own| own >= epoch);
-                let held = hosted.held(cluster.name().as_str()).filter(|_| !is_owner);
-                if held.is_some() {
+                let mut held = hosted.held(cluster.name().as_str()).filter(|_| !is_owner);
+                if let Some(held) = &mut held {
+                    held.inherited = hosted.inherited().map(Box::new);
                     hosted.announced.set(hosted.announced.get().max(epoch));
                 }
                 held

@@ -147,7 +147,16 @@ impl Hosted {
     pub fn held(&self, own: &str) -> Option<Held> {
         let update = self.update.borrow();
         let update = update.as_ref().filter(|update| !update.seats.is_empty())?;
-        Some(Held { node: own.into(), outline: update.outline.clone(), seats: update.seats.clone() })
+        let (outline, seats) = (update.outline.clone(), update.seats.clone());
+        Some(Held { node: own.into(), outline, seats, inherited: None })
+    }
+
+    /// Returns the participants of the last owner, as that owner has announced them; `None` if it has none.
+    pub fn inherited(&self) -> Option<Held> {
+        let update = self.update.borrow();
+        let Update { owner, outline, owner_seats, .. } = update.as_ref()?;
+        let (node, outline, seats) = (owner.clone(), outline.clone(), owner_seats.clone());
+        (!seats.is_empty()).then_some(Held { node, outline, seats, inherited: None })
     }
 
     /// Returns true if an owner of this epoch does not know the participants of this node.
@@ -227,6 +236,7 @@ mod tests {
             outline: Outline { topology, is_locked: false, chat_since: "1:0".into() },
             members: members.iter().map(|(id, node)| ((*id).into(), (*node).into())).collect(),
             seats: seats.iter().map(|id| seat(id)).collect(),
+            owner_seats: Vec::new(),
         }
     }
 
@@ -246,6 +256,18 @@ mod tests {
         // It has joined again, on this node.
         hosted.homes.borrow_mut().insert("00000c".into(), "b.0".into());
         assert!(hosted.check("c.0", &[seat("00000c")]).is_err());
+    }
+
+    #[test]
+    fn participants_of_the_last_owner_are_inherited() {
+        let mut update = update(Topology::Switch, &[("00000a", "a.0"), ("00000b", "b.0")], &["00000b"]);
+        assert_eq!(hosted(update.clone()).inherited(), None);
+        update.owner_seats = vec![seat("00000a")];
+        let hosted = hosted(update);
+        let inherited = hosted.inherited().unwrap();
+        assert_eq!((&*inherited.node, inherited.seats.len()), ("a.0", 1));
+        assert!(hosted.check("a.0", &inherited.seats).is_ok());
+        assert_eq!(hosted.held("b.0").map(|held| held.seats), Some(vec![seat("00000b")]), "its own ones are apart");
     }
 
     #[test]

@@ -81,6 +81,9 @@ pub(super) struct Update {
     pub members: BTreeMap<Box<str>, Endpoint>,
     /// Participants of the receiving node, with their secrets.
     pub seats: Vec<Announced>,
+    /// To another node: the participants of the owner, with their secrets, so that they outlive the owner.
+    #[serde(default)]
+    pub owner_seats: Vec<Announced>,
 }
 
 /// Reason why an owner refuses the participants that a node announces.
@@ -115,7 +118,7 @@ impl Update {
     /// Returns whether two updates have the same contents.
     pub fn is_same(&self, other: &Self) -> bool {
         let contents = |update: &Self| (update.epoch, update.outline.clone(), update.members.clone());
-        contents(self) == contents(other) && self.seats == other.seats
+        contents(self) == contents(other) && self.seats == other.seats && self.owner_seats == other.owner_seats
     }
 }
 
@@ -126,6 +129,9 @@ pub(super) struct Held {
     pub node: Endpoint,
     pub outline: Outline,
     pub seats: Vec<Announced>,
+    /// Answer to [`Body::Claimed`]: the participants of the last owner, as that owner has announced them.
+    #[serde(default)]
+    pub inherited: Option<Box<Held>>,
 }
 
 #[cfg(test)]

@@ -42,16 +42,26 @@ impl Cluster {
         self.hosted(room)?.homes.borrow().get(id).cloned()
     }
 
-    /// Takes a room over: collects the participants of all nodes, then continues the room with them.
+    /// Takes a room over: collects the participants of all nodes, then continues the room with them and with those of
+    /// the last owner, who have time to connect to another node.
     pub(super) async fn take_over(self: &Rc<Self>, conference: &Rc<Conference>, hosted: &Rc<Hosted>, epoch: u64) {
-        let held = self.collect(conference, hosted, epoch).await;
+        let collected = self.collect(conference, hosted, epoch).await;
         if hosted.own_epoch(Instant::now()) != Some(epoch) {
             return;
         }
-        for held in hosted.held(self.name.as_str()).into_iter().chain(held) {
+        let mut held: Vec<Held> = hosted.held(self.name.as_str()).into_iter().chain(collected).collect();
+        let inherited = held.iter_mut().filter_map(|held| held.inherited.take()).map(|held| *held);
+        let inherited: Vec<Held> = hosted.inherited().into_iter().chain(inherited).collect();
+        let restore = |held: Held| {
             if let Err(reason) = self.restore(conference, hosted, held) {
                 tracing::debug!(room = hosted.room.as_str(), %reason, "the participants of a node are refused");
             }
+        };
+        held.into_iter().for_each(restore);
+        for mut held in inherited {
+            // Another node may have announced a participant of the last owner as its own.
+            held.seats.retain(|seat| !hosted.homes.borrow().contains_key(seat.id.as_str()));
+            restore(held);
         }
         hosted.is_collecting.set(false);
         self.apply(conference, &hosted.room);
@@ -93,7 +103,7 @@ impl Cluster {
         &self,
         conference: &Rc<Conference>,
         hosted: &Hosted,
-        Held { node, outline, seats }: Held,
+        Held { node, outline, seats, .. }: Held,
     ) -> Result<(), Refusal> {
         hosted.check(&node, &seats)?;
         let ids: Vec<Box<str>> = seats.iter().map(|seat| seat.id.as_str().into()).collect();
@@ -124,13 +134,16 @@ impl Cluster {
         hosted.homes.borrow_mut().retain(|id, _| conference.rooms.announce(room, id).is_some());
         let Some(outline) = conference.rooms.outline(room).or_else(|| hosted.outline()) else { return };
         let (homes, own) = (hosted.homes.borrow().clone(), self.name.as_str());
+        let seats_of = |node: &str| {
+            let here = homes.iter().filter(|(_, home)| ***home == *node);
+            here.filter_map(|(id, _)| conference.rooms.announce(room, id)).collect::<Vec<_>>()
+        };
         let mut nodes: BTreeSet<Endpoint> = homes.values().chain(hosted.pushes.borrow().keys()).cloned().collect();
         nodes.insert(own.into());
         for node in nodes {
-            let here = homes.iter().filter(|(_, home)| **home == node);
-            let seats = here.filter_map(|(id, _)| conference.rooms.announce(room, id)).collect();
-            let (version, members) = (hosted.version.get() + 1, homes.clone());
-            let update = Update { owner: own.into(), epoch, version, outline: outline.clone(), members, seats };
+            let (seats, owner_seats) = (seats_of(&node), if *node == *own { Vec::new() } else { seats_of(own) });
+            let (version, members, outline) = (hosted.version.get() + 1, homes.clone(), outline.clone());
+            let update = Update { owner: own.into(), epoch, version, outline, members, seats, owner_seats };
             if *node == *own {
                 let is_known = hosted.update.borrow().as_ref().is_some_and(|known| known.is_same(&update));
                 if !is_known {

@@ -20,6 +20,8 @@ use crate::{
 const OWNER_WAIT: Duration = Duration::from_secs(6);
 /// Time without an answer after which a request is repeated, possibly to another owner.
 const REQUEST_WAIT: Duration = Duration::from_secs(1);
+/// Minimum time for which the node of a participant is asked, even if the link to it is silent.
+const HOME_WAIT: Duration = Duration::from_millis(150);
 
 impl Conference {
     /// Performs a request to a room, on whichever node owns it.
@@ -92,8 +94,8 @@ pub(crate) async fn route(conference: &Rc<Conference>, room: &RoomName, request:
     Err(Error::new(Code::Unavailable, detail).retry_after(Duration::from_secs(1)))
 }
 
-/// Handles a signal of a participant to the SFU, on the node of the participant. If that node has ended, the
-/// participant connects to this one.
+/// Handles a signal of a participant to the SFU, on the node of the participant. If that node has ended, this node
+/// takes its place. Clients whose SFU is silent send a signal for this purpose.
 ///
 /// Errors: those of [`route`].
 pub(crate) async fn signal_switch(
@@ -109,12 +111,26 @@ pub(crate) async fn signal_switch(
         && home != cluster.name().as_str()
     {
         let body = Body::Signal { participant: from.clone(), fields: fields.clone() };
-        let answer = cluster.ask(&*conference.shard.engine, (room, home), body, REQUEST_WAIT).await?;
-        if matches!(answer, Some(Answer::Accepted)) {
-            return Ok(());
+        let answer = tokio::select! {
+            answer = cluster.ask(&*conference.shard.engine, (room, home), body, REQUEST_WAIT) => answer?,
+            () = link_lost(conference, home) => None,
+        };
+        if !matches!(answer, Some(Answer::Accepted)) {
+            route(conference, room, Request::Move { id: from.clone(), secret }).await?;
+            media::handle_moved_signal(conference, room, &from, fields, admitted);
         }
-        route(conference, room, Request::Move { id: from.clone(), secret }).await?;
+        return Ok(());
     }
     media::handle_signal(conference, room, &from, fields, admitted);
     Ok(())
+}
+
+/// Returns when the link to a node is silent, at the earliest after [`HOME_WAIT`].
+async fn link_lost(conference: &Conference, node: &str) {
+    loop {
+        tokio::time::sleep(HOME_WAIT).await;
+        if conference.media.is_link_silent(node) {
+            return;
+        }
+    }
 }

@@ -97,6 +97,15 @@ impl Media {
         }
     }
 
+    /// Returns true if there is a link to the SFU of another node, and nothing arrives over it any more.
+    pub(crate) fn is_link_silent(&self, node: &str) -> bool {
+        self.sfu().is_some_and(|sfu| {
+            let switch = sfu.switch.borrow();
+            let mut links = switch.mesh().into_iter().flat_map(|mesh| mesh.links());
+            links.any(|(name, link)| name.as_str() == node && link.is_silent())
+        })
+    }
+
     /// Sets the nodes and members of a room, as its owner announces them.
     pub(crate) fn set_roster(&self, room: &RoomName, roster: Roster) {
         self.with_switch(|switch, send| switch.set_roster(room.as_str(), roster, Instant::now(), send));

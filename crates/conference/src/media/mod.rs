@@ -20,7 +20,7 @@ mod whip;
 
 pub(crate) use members::LinkFigures;
 pub use members::Media;
-pub(crate) use participants::{handle_signal, leave, mute, retain};
+pub(crate) use participants::{handle_moved_signal, handle_signal, leave, mute, retain};
 pub(crate) use protocol::SfuProtocol;
 pub(crate) use sfu::Sfu;
 pub(crate) use whip::{ENDPOINTS, Path, answer};

@@ -48,7 +48,7 @@ pub(crate) fn handle_signal(
     // Ignore other signals, such as candidates: the SFU answers any address that knows the ICE password.
     let Some(description) = signal.get("description") else { return };
     let text = |name: &str| description.get(name).and_then(Value::as_str);
-    let link = signal.get("link").and_then(Value::as_str).filter(|link| link.len() <= LINK_BYTES_MAX);
+    let link = link_of(&signal);
     let answer = match (text("type"), text("sdp")) {
         (Some("offer"), Some(offer)) => accept_offer(conference, room, from, (offer, link), admitted).map(Some),
         (Some("answer"), Some(answer)) => accept_answer(conference, room, from, answer).map(|()| None),
@@ -60,6 +60,30 @@ pub(crate) fn handle_signal(
         Err(error) => json!({ "error": error.to_string() }),
     };
     send_signal(conference, room, from, link, reply);
+}
+
+/// Returns the name that a participant gives to its connection.
+fn link_of(signal: &Map<String, Value>) -> Option<&str> {
+    signal.get("link").and_then(Value::as_str).filter(|link| link.len() <= LINK_BYTES_MAX)
+}
+
+/// Handles a signal of a participant that was connected to the SFU of a node that has ended. An offer connects the
+/// participant to this SFU. Any other signal belongs to the lost connection: `bye` makes the client replace it.
+pub(crate) fn handle_moved_signal(
+    conference: &Rc<Conference>,
+    room: &RoomName,
+    from: &str,
+    signal: Map<String, Value>,
+    admitted: Option<AdmittedSession>,
+) {
+    let is_of_lost = match signal.get("description") {
+        Some(description) => description.get("type").is_some_and(|kind| kind == "answer"),
+        None => signal.contains_key("candidate"),
+    };
+    match is_of_lost && conference.media.has_sfu() {
+        true => send_signal(conference, room, from, link_of(&signal), json!({ "bye": true })),
+        false => handle_signal(conference, room, from, signal, admitted),
+    }
 }
 
 /// Sends a signal to a participant about the connection that it names `link`.

@@ -73,6 +73,10 @@ export async function joinRoom(where: string | URL | Client, name: string, optio
   return new Participation(isUrl ? millrace(where, options) : where, isUrl ? where : undefined, serverOf, name, options, server, joined, seat);
 }
 
+function rethrow(thrown: unknown): never {
+  throw toError(thrown);
+}
+
 class Participation implements Room {
   id!: string;
   state!: RoomState;
@@ -229,9 +233,7 @@ class Participation implements Room {
   }
 
   async mute(id: string, media: { readonly audio?: boolean; readonly video?: boolean }): Promise<void> {
-    await this.#server.mute(id, media).catch((thrown: unknown) => {
-      throw toError(thrown);
-    });
+    await this.#server.mute(id, media).catch(rethrow);
   }
 
   async shareScreen(screen: MediaStream | undefined): Promise<void> {
@@ -253,15 +255,11 @@ class Participation implements Room {
   }
 
   async remove(id: string): Promise<void> {
-    await this.#server.remove(id).catch((thrown: unknown) => {
-      throw toError(thrown);
-    });
+    await this.#server.remove(id).catch(rethrow);
   }
 
   async lock(locked: boolean): Promise<void> {
-    await this.#server.lock(locked).catch((thrown: unknown) => {
-      throw toError(thrown);
-    });
+    await this.#server.lock(locked).catch(rethrow);
   }
 
   quality(): Promise<Quality> {
@@ -365,6 +363,8 @@ class Participation implements Room {
       rtc: this.#rtc,
       audioCodec: this.#options.audioCodec,
       signal: (to, signal) => this.#server.signal(to, signal),
+      // With its last node, the room itself is lost.
+      silent: () => void this.#report(),
       opened: (link) => {
         if (to === SWITCH) this.#dataPath.openSession(link.pc);
         else this.#flow.opened(link);

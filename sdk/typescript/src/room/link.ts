@@ -12,6 +12,12 @@ const GIVE_UP_AFTER = 20_000;
 /** Interval and maximum duration of the wait for the first media of the peer, ms. */
 const CHECK_EVERY = 20;
 const CHECK_MAX = 15_000;
+/**
+ * Interval of checks whether the SFU still sends, ms. A probe follows after two checks without packets, if more than
+ * this number of checks before them had packets: the answers to ICE checks alone are rarer.
+ */
+const LISTEN_EVERY = 250;
+const LIVELY_CHECKS = 4;
 /** Maximum buffered bytes on the data channel. Above this, nothing is written. */
 const BUFFERED_MAX = 4 << 20;
 
@@ -40,6 +46,8 @@ export interface LinkHost {
   /** Codec of sent audio that is preferred, for example `pcmu`. */
   readonly audioCodec?: string | undefined;
   signal(to: string, signal: Signal): void;
+  /** Reports that the SFU may be lost. */
+  silent(): void;
   /** Reports that the data channel is open. */
   opened(link: Link): void;
   received(link: Link, message: Record<string, unknown>): void;
@@ -89,6 +97,14 @@ export class Link {
   #brokenAt = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #closed = false;
+  #listening: ReturnType<typeof setInterval> | undefined;
+  /**
+   * Times of the last received media, received bytes, and number of checks in sequence with packets; the number is
+   * negative after one check without packets.
+   */
+  #heard = '';
+  #bytes = 0;
+  #lively = 0;
 
   constructor(host: LinkHost, to: string, polite: boolean) {
     this.#host = host;
@@ -113,6 +129,7 @@ export class Link {
     };
     pc.onconnectionstatechange = () => this.#check();
     pc.oniceconnectionstatechange = () => this.#check();
+    if (to === SWITCH) this.#listening = setInterval(() => void this.#listen(), LISTEN_EVERY);
   }
 
   get isOpen(): boolean {
@@ -168,20 +185,12 @@ export class Link {
       if (this.#senders.has(track)) continue;
       const i = gone.findIndex(([old, { sent }]) => old.kind === track.kind && sent.owner === owner && sent.screen === screen);
       const [replaced] = i < 0 ? [] : gone.splice(i, 1);
-      if (replaced) {
-        const { sender } = replaced[1];
-        this.#senders.delete(replaced[0]);
-        this.#senders.set(track, { sender, sent });
-        await sender.replaceTrack(track);
-      } else if (screen && this.#idleScreens.some(({ kind }) => kind === track.kind)) {
-        const { sender } = this.#idleScreens.find(({ kind }) => kind === track.kind)!;
-        this.#idleScreens.splice(this.#idleScreens.findIndex((idle) => idle.sender === sender), 1);
-        this.#senders.set(track, { sender, sent });
-        await sender.replaceTrack(track);
-      } else {
-        this.#owners[stream.id] = owner;
-        this.#senders.set(track, { sender: this.#add(track, stream, screen), sent });
-      }
+      const idle = screen ? this.#idleScreens.findIndex(({ kind }) => kind === track.kind) : -1;
+      const sender = (replaced?.[1] ?? this.#idleScreens.splice(idle, +(idle >= 0))[0])?.sender;
+      if (replaced) this.#senders.delete(replaced[0]);
+      if (!sender) this.#owners[stream.id] = owner;
+      this.#senders.set(track, { sender: sender ?? this.#add(track, stream, screen), sent });
+      if (sender) await sender.replaceTrack(track);
     }
     for (const [track, { sender, sent }] of gone) {
       this.#senders.delete(track);
@@ -224,15 +233,10 @@ export class Link {
     return !!name && !!this.#name && name !== this.#name;
   }
 
-  /** Restarts ICE. */
-  restart(): void {
-    this.restarts++;
-    this.pc.restartIce();
-  }
-
   close(): void {
     this.#closed = true;
     clearTimeout(this.#timer);
+    clearInterval(this.#listening);
     this.#data.onopen = this.#data.onmessage = null;
     this.pc.onnegotiationneeded = this.pc.onicecandidate = this.pc.ontrack = this.pc.onconnectionstatechange = this.pc.oniceconnectionstatechange = null;
     this.pc.close();
@@ -319,6 +323,32 @@ export class Link {
     this.#host.changed(this);
   }
 
+  /**
+   * Probes an SFU that was active and is silent now. Other packets than media are counted only while no media arrives,
+   * because statistics of many streams are costly.
+   */
+  async #listen(): Promise<void> {
+    const { pc } = this;
+    const heard = String(pc.getReceivers().map((one) => one.getSynchronizationSources().map(({ timestamp }) => timestamp)));
+    let bytes = 0;
+    if (heard === this.#heard) (await pc.getStats()).forEach(({ bytesReceived = 0 }) => (bytes += bytesReceived));
+    if (heard !== this.#heard || bytes !== this.#bytes) this.#lively = Math.abs(this.#lively) + 1;
+    else if (this.#lively > LIVELY_CHECKS) this.#lively *= -1;
+    else {
+      if (this.#lively < 0) this.#probe();
+      this.#lively = 0;
+    }
+    this.#heard = heard;
+    this.#bytes = bytes;
+  }
+
+  /** Sends an empty signal to the SFU. If its node has ended, another node takes its place and answers with `bye`. */
+  #probe(): void {
+    if (this.to !== SWITCH) return;
+    this.#signal({ candidate: null });
+    this.#host.silent();
+  }
+
   #awaitMedia(since: number): void {
     const timer = setInterval(() => {
       const now = performance.now();
@@ -331,7 +361,9 @@ export class Link {
   #recover(): void {
     if (this.#closed || this.pc.connectionState === 'connected') return;
     if (performance.now() - this.#brokenAt > GIVE_UP_AFTER) return this.#host.failed(this);
-    this.restart();
+    this.restarts++;
+    this.#probe();
+    this.pc.restartIce();
     this.#timer = setTimeout(() => this.#recover(), GIVE_UP_AFTER / 4);
   }
 }
