@@ -41,7 +41,7 @@ export function roundTop(value: number): number {
   return STEPS.find((step) => step * power >= value * 1.02)! * power;
 }
 
-/** Returns the data of uPlot: times, then a column for each line. A stack adds up the lines, and its last one comes first. */
+/** Returns the data of uPlot: times, then a column for each line. A stack adds up the lines, the last one first. */
 export function dataOf(samples: Samples, lines: readonly Line[], stacked: boolean): uPlot.AlignedData {
   const times = Array.from({ length: samples.length }, (_, i) => samples.time(i));
   const columns = lines.map(({ column }) => times.map((_, i) => samples.value(column, i) ?? null));
