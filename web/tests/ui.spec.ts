@@ -11,7 +11,7 @@ const origin = (): string => url('').replace(/\/$/, '');
 /** Pages, and a text that each shows when its data has arrived. */
 const PAGES = [
   { path: '/ui', name: 'overview', ready: 'publish to write' },
-  { path: '/ui/connections', name: 'connections', ready: 'sorted by the server' },
+  { path: '/ui/connections', name: 'connections', ready: 'that are furthest behind first' },
   { path: '/ui/channels', name: 'channels', ready: 'cars/1/telemetry' },
   { path: '/ui/channels?channel=cars/1/telemetry', name: 'channel', ready: 'All messages' },
   { path: '/ui/channels?channel=cars/1/telemetry&tab=history', name: 'history', ready: 'Older' },
@@ -191,6 +191,21 @@ test.describe('connections', () => {
     await page.getByRole('button', { name: `End the subscription to ${channel}` }).click();
     await page.getByRole('button', { name: 'End the subscription', exact: true }).click();
     await reader.ended;
+  });
+
+  test.describe('phone', () => {
+    test.use({ viewport: { width: 390, height: 844 } });
+    test('ids differ in their visible part', async ({ page, clean }) => {
+      const channel = `ui/${crypto.randomUUID()}`;
+      const readers = await Promise.all(Array.from({ length: 12 }, () => read(origin(), channel)));
+      await page.goto(url(`/ui/connections?channel=${channel}`));
+      const ids = page.locator('tbody .open');
+      await expect(ids).toHaveCount(readers.length);
+      const shown = await ids.evaluateAll((all) => all.map((id) => ({ text: (id as HTMLElement).innerText, isCut: id.scrollWidth > id.clientWidth })));
+      expect(shown.filter(({ isCut }) => isCut)).toEqual([]);
+      expect(new Set(shown.map(({ text }) => text)).size).toBe(readers.length);
+      for (const reader of readers) reader.close();
+    });
   });
 
   test('the server cuts the list and says so', async ({ page }) => {

@@ -6,6 +6,7 @@
 //! The server is pinned to CPU 0, this generator to CPU 1. Figures of different machines cannot be compared; ratios of
 //! one run can.
 
+#[path = "../common/client.rs"]
 mod client;
 mod client_group;
 mod figures;

@@ -1,6 +1,6 @@
 // One uPlot chart over samples: lines or a stack, a time axis that moves, marks of events.
 import uPlot from 'uplot';
-import { time, type Format } from '../units';
+import { plain, time, type Format } from '../units';
 import { colorOf, faded } from './colors';
 import type { Samples } from './samples';
 
@@ -29,6 +29,10 @@ export interface PlotOptions {
 /** All charts with this key move their cursors together. */
 const SYNC = 'ui';
 const STEPS = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
+/** Distances of the values at the axis: with a step of 0.25, rounded values would look uneven. */
+const AXIS_STEPS = Array.from({ length: 18 }, (_, power) => [1, 2, 5].map((step) => Number(`${step}e${power - 3}`))).flat();
+/** The same for counts, which have no fractions. */
+const WHOLE_STEPS = AXIS_STEPS.filter((step) => step >= 1);
 
 /** Returns a round number at or above `value`. */
 export function roundTop(value: number): number {
@@ -37,7 +41,7 @@ export function roundTop(value: number): number {
   return STEPS.find((step) => step * power >= value * 1.02)! * power;
 }
 
-/** Returns the data of uPlot: times, then a column for each line, of which a stack adds up those before. */
+/** Returns the data of uPlot: times, then a column for each line. A stack adds up the lines, the last one first. */
 export function dataOf(samples: Samples, lines: readonly Line[], stacked: boolean): uPlot.AlignedData {
   const times = Array.from({ length: samples.length }, (_, i) => samples.time(i));
   const columns = lines.map(({ column }) => times.map((_, i) => samples.value(column, i) ?? null));
@@ -47,7 +51,7 @@ export function dataOf(samples: Samples, lines: readonly Line[], stacked: boolea
         const below = columns[line - 1]![i] ?? null;
         return value === null && below === null ? null : (value ?? 0) + (below ?? 0);
       });
-  return [times, ...columns];
+  return [times, ...(stacked ? columns.reverse() : columns)];
 }
 
 export function plot(target: HTMLElement, samples: Samples, options: PlotOptions): uPlot {
@@ -88,16 +92,17 @@ export function plot(target: HTMLElement, samples: Samples, options: PlotOptions
       scales: { x: { time: true, auto: false }, y: { range: (_, __, max) => [0, roundTop(max)] } },
       axes: [
         { stroke: ink, font, grid: { show: false }, ticks: { show: false }, size: 22, gap: 4, space: 80, incrs: [5, 10, 15, 30, 60, 120, 180, 300], values: (_, splits) => splits.map((split) => time(split * 1000)) },
-        { stroke: ink, font, grid, ticks: { show: false }, size: 62, gap: 6, space: 34, values: (_, splits) => splits.map(format) },
+        { stroke: ink, font, grid, ticks: { show: false }, size: 62, gap: 6, space: 34, incrs: format === plain ? WHOLE_STEPS : AXIS_STEPS, values: (_, splits) => splits.map(format) },
       ],
       series: [
         {},
-        ...lines.map(({ label, color }) => {
+        // Lines are drawn one over the other. Where several lie at the same height, the lowest part of a stack shows.
+        ...(stacked ? lines.toReversed() : lines).map(({ label, color }) => {
           const stroke = colorOf(target, color);
           return { label, stroke, width: 1.5, points: { show: false }, ...(stacked ? { fill: faded(stroke, 0.22) } : lines.length === 1 ? { fill: faded(stroke, 0.1) } : {}) };
         }),
       ],
-      ...(stacked && { bands: lines.slice(1).map((_, i) => ({ series: [i + 2, i + 1] as [number, number] })) }),
+      ...(stacked && { bands: lines.slice(1).map((_, i) => ({ series: [i + 1, i + 2] as [number, number] })) }),
       hooks: { draw: [drawMarks], setCursor: [(u) => options.onCursor(u.cursor.idx ?? null)] },
     },
     dataOf(samples, lines, stacked),

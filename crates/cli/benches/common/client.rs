@@ -49,6 +49,7 @@ impl Client {
         Self { stream, dialect, partial: Vec::new(), out: Vec::new() }
     }
 
+    #[allow(dead_code, reason = "only some benches publish on a connection that reads")]
     /// Returns a client that publishes on the same connection with this dialect, and never reads.
     pub fn publisher(&self, dialect: Box<dyn Dialect>) -> anyhow::Result<Self> {
         Ok(Self::new(self.stream.try_clone()?, dialect))
