@@ -8,7 +8,7 @@ const own = process.env[`TEST_SERVER_URL_${process.env.TEST_PARALLEL_INDEX}`];
 if (own) process.env.MILLRACE_URL = own;
 
 /** Tests with video or audio: they encode and decode it, so one runs at a time, beside one of the others. */
-const CALLS = ['auto.spec.ts', 'composite.spec.ts', 'more.spec.ts', 'room.spec.ts', 'room-nodes.spec.ts', 'rooms.spec.ts', 'seat.spec.ts', 'simulcast.spec.ts', 'steering.spec.ts', 'tcp.spec.ts', 'whip.spec.ts'];
+const CALLS = ['auto.spec.ts', 'composite.spec.ts', 'more.spec.ts', 'room.spec.ts', 'room-nodes.spec.ts', 'rooms.spec.ts', 'seat.spec.ts', 'simulcast.spec.ts', 'steering.spec.ts', 'tcp.spec.ts', 'ui-rooms.spec.ts', 'whip.spec.ts'];
 
 const FIREFOX = '**/tests/firefox/**';
 

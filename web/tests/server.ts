@@ -17,6 +17,8 @@ export function binary(): string {
 
 export interface Server {
   readonly url: string;
+  /** URL of the admin listener; settles only with the setting `admin.listen`. */
+  readonly admin: Promise<string>;
   stop(): Promise<void>;
   /** Kills the server with SIGKILL, so that it cannot close its connections in order. */
   kill(): Promise<void>;
@@ -29,15 +31,18 @@ export async function serve(listen = '127.0.0.1:0', args: string[] = [], env: No
   const child = spawn(binary(), ['serve', '--listen', listen, ...args], { stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...env } });
   let complaint = '';
   child.stderr.on('data', (chunk: Buffer) => (complaint = (complaint + chunk.toString()).slice(-4_000)));
+  let tellAdmin!: (url: string) => void;
+  const admin = new Promise<string>((resolve) => (tellAdmin = resolve));
   const url = await new Promise<string>((resolve, reject) => {
     const late = setTimeout(() => reject(new Error(`no "listening on" from the server within ${START_MS} ms. ${complaint}`)), START_MS);
     child.once('error', reject);
     child.once('exit', (code) => reject(new Error(`the server ended with ${code}. ${complaint}`)));
     createInterface({ input: child.stdout }).on('line', (line) => {
-      const found = /listening on (https?:\/\/\S+)/.exec(line);
-      if (!found?.[1]) return;
+      const [, door, found] = /(listening|admin) on (https?:\/\/\S+)/.exec(line) ?? [];
+      if (!found) return;
+      if (door === 'admin') return tellAdmin(found);
       clearTimeout(late);
-      resolve(found[1]);
+      resolve(found);
     });
   }).catch(async (error: unknown) => {
     await end(child);
@@ -47,7 +52,7 @@ export async function serve(listen = '127.0.0.1:0', args: string[] = [], env: No
     const gone = new Promise<void>((resolve) => child.once('exit', () => resolve()));
     if (child.kill('SIGKILL')) await gone;
   };
-  return { url, stop: () => end(child), kill };
+  return { url, admin, stop: () => end(child), kill };
 }
 
 /** Starts simulated cars, which also answer requests unless `args` has `--no-answers`. */
@@ -66,7 +71,7 @@ export function simulateTicker(url: string, every = '50ms', env: NodeJS.ProcessE
 }
 
 /** Sends SIGTERM, and SIGKILL after 3 s. */
-async function end(child: ChildProcess): Promise<void> {
+export async function end(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return;
   const gone = new Promise<void>((resolve) => child.once('exit', () => resolve()));
   child.kill('SIGTERM');

@@ -406,6 +406,39 @@ test('keys and the palette open pages, channels and commands', async ({ page, cl
   await expect(page.getByRole('heading', { level: 2, name: 'cars/1/telemetry' })).toBeVisible();
 });
 
+test('the palette asks the server when typing stops, and cancels its previous question', async ({ page }) => {
+  const [asked, cancelled]: [string[], string[]] = [[], []];
+  const note = (requested: string, list: string[]) => {
+    const { pathname, searchParams } = new URL(requested);
+    if (pathname === '/v1/admin/channels') list.push(searchParams.get('pattern')!);
+  };
+  page.on('request', (request) => note(request.url(), asked));
+  page.on('requestfailed', (request) => note(request.url(), cancelled));
+  await page.goto(url('/ui/threads'));
+  await page.keyboard.press('Control+k');
+  const palette = page.getByRole('combobox', { name: 'Page, channel or command' });
+  /** Types all letters at once, so that a busy machine makes no pause between two of them. */
+  const type = (text: string) =>
+    palette.evaluate((field: HTMLInputElement, text) => {
+      for (const letter of text) {
+        field.value += letter;
+        field.dispatchEvent(new InputEvent('input', { bubbles: true }));
+      }
+    }, text);
+  await type('cars/1');
+  const option = page.getByRole('option', { name: 'cars/1/telemetry' });
+  await expect(option).toBeVisible();
+  expect(asked).toEqual(['cars/1', 'cars/1/#']);
+  // A channel that the text no longer names is removed at once, so that Enter cannot open it.
+  await page.route(/\/v1\/admin\/channels/, () => {});
+  await type('x');
+  await expect(option).toHaveCount(0);
+  await expect.poll(() => asked.slice(2)).toEqual(['cars/1x', 'cars/1x/#']);
+  await type('y');
+  await expect.poll(() => cancelled).toEqual(['cars/1x', 'cars/1x/#']);
+  await page.unroute(/\/v1\/admin\/channels/);
+});
+
 test('a lost connection shows a banner, and the page continues when the server is back', async ({ page }) => {
   let own = await serve();
   const { host } = new URL(own.url);

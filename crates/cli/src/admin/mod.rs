@@ -42,14 +42,14 @@ pub enum Command {
     /// List the readers that lack most messages
     #[command(
         after_help = "Prints a table, or with --json one object per line. BEHIND is the number of messages that the connection has not been sent yet, SINCE the time since it lacks any.\n\n\
-        Example: the ten slowest readers\n  millrace admin slow --limit 10\n\
+        Example: the ten slowest readers of a channel\n  millrace admin slow --channel news/today --limit 10\n\
         Example: close the readers that have been behind for a minute\n  \
         millrace admin slow --json | jq -r 'select(.since_ms > 60000).id' | xargs -n 1 millrace admin disconnect --id"
     )]
     Slow(readers::SlowArgs),
     /// List rooms, or show one with its participants and tracks
     #[command(after_help = "Prints a table, or with --json one object per line.\n\n\
-        Example: all rooms\n  millrace admin rooms --all\n\
+        Example: all rooms of one school\n  millrace admin rooms --contains school-7 --all\n\
         Example: the participants and tracks of one room, as JSON\n  millrace admin rooms --room kitchen")]
     Rooms(rooms::RoomsArgs),
     /// Close connections

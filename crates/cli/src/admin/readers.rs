@@ -4,6 +4,7 @@ use clap::Args as ClapArgs;
 use serde_json::Value;
 
 use super::{
+    Which,
     request::{To, report_missing, text},
     table::{bytes, table},
 };
@@ -11,6 +12,11 @@ use crate::{number::number, output};
 
 #[derive(ClapArgs)]
 pub struct SlowArgs {
+    #[command(flatten)]
+    which: Which,
+    /// A channel that the connection reads, by its name or by a pattern; or a pattern that it subscribes to
+    #[arg(long)]
+    channel: Option<String>,
     /// Maximum number of rows
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = number::<usize, _>(1..=1000))]
     limit: usize,
@@ -18,9 +24,10 @@ pub struct SlowArgs {
     to: To,
 }
 
-pub async fn slow(SlowArgs { limit, to }: SlowArgs) -> anyhow::Result<()> {
-    let (is_json, limit) = (to.json, limit.to_string());
-    let answer = to.connect()?.get("slow", [("limit", Some(limit.as_str()))].into_iter()).await?;
+pub async fn slow(SlowArgs { which, channel, limit, to }: SlowArgs) -> anyhow::Result<()> {
+    let (is_json, limit, filter) = (to.json, limit.to_string(), which.fields(channel));
+    let filter = filter.iter().map(|(name, value)| (*name, value.as_deref()));
+    let answer = to.connect()?.get("slow", filter.chain([("limit", Some(limit.as_str()))])).await?;
     let readers: Vec<&Value> = answer["readers"].as_array().into_iter().flatten().collect();
     if is_json {
         readers.iter().try_for_each(output::line)?;
@@ -30,7 +37,7 @@ pub async fn slow(SlowArgs { limit, to }: SlowArgs) -> anyhow::Result<()> {
     }
     report_missing(&answer);
     match (answer["total"].as_u64(), readers.len() as u64) {
-        (_, 0) => output::note("no reader is behind"),
+        (_, 0) => output::note("no reader is behind, or none that matches"),
         (Some(total), shown) if total > shown => output::note(format_args!("{shown} of {total} slow readers")),
         _ => {}
     }

@@ -12,17 +12,20 @@ use crate::output;
 #[derive(ClapArgs)]
 pub struct RoomsArgs {
     /// Show this room as JSON, with its participants and tracks
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["limit", "after", "all"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["contains", "limit", "after", "all"])]
     room: Option<String>,
+    /// List rooms with this text in their names; upper and lower case are the same
+    #[arg(long, value_name = "TEXT")]
+    contains: Option<String>,
     #[command(flatten)]
     pages: Pages,
     #[command(flatten)]
     to: To,
 }
 
-pub async fn rooms(RoomsArgs { room, pages, to }: RoomsArgs) -> anyhow::Result<()> {
+pub async fn rooms(RoomsArgs { room, contains, pages, to }: RoomsArgs) -> anyhow::Result<()> {
     let Some(room) = room else {
-        return list(to, "rooms", "rooms", "room", Vec::new(), pages, |rooms| {
+        return list(to, "rooms", "rooms", "room", vec![("contains", contains)], pages, |rooms| {
             let row =
                 |room: &Value| ["room", "node", "topology", "participants", "members"].map(|field| text(room, field));
             table(["ROOM", "NODE", "TOPOLOGY", "PARTICIPANTS", "MEDIA"], rooms.iter().map(row))

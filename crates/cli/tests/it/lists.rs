@@ -157,6 +157,12 @@ fn reader_that_does_not_read_is_listed_until_it_has_caught_up() {
     ] {
         assert_eq!(row[field], expected, "{field}: {row}");
     }
+    let id = row["id"].as_str().expect("an id");
+    let same = operated.get(&format!("slow?id={id}&transport=sse&address=127.0.0.1&channel=cars/1"));
+    assert_eq!((&rows(&same, "readers")[0]["id"], &same["total"]), (&json!(id), &json!(1)), "{same}");
+    for other in ["channel=cars/2", "transport=websocket", "subject=ann", "address=127.0.0.2"] {
+        assert_eq!(operated.get(&format!("slow?{other}")), json!({ "readers": [], "total": 0 }), "{other}");
+    }
     // The time grows, also while nothing is published.
     let since = |answer: &Value| rows(answer, "readers").iter().map(|row| row["since_ms"].as_u64()).max().flatten();
     operated.get_until("slow", |answer| since(answer) >= Some(1000));
@@ -318,6 +324,29 @@ fn payloads_and_names_are_plain_json() {
 }
 
 #[test]
+fn rooms_are_filtered_sorted_and_cut() {
+    let operated = Operated::start(&["server.shards=2"]);
+    for room in ["attic", "kitchen", "kitchen", "Kitchen-2"] {
+        assert_eq!(operated.server.post(&format!("/v1/rooms/{room}/participants"), "{}").status, 201, "{room}");
+    }
+    let shown = |request: &str| {
+        let answer = operated.get(request);
+        let names = rows(&answer, "rooms").iter().map(|row| row["room"].as_str().expect("a name").to_owned());
+        (names.collect::<Vec<_>>(), answer["total"].clone(), answer["more"].clone())
+    };
+    let expected = |names: &[&str], total: u64, more: bool| {
+        (names.iter().map(ToString::to_string).collect::<Vec<_>>(), json!(total), json!(more))
+    };
+    assert_eq!(shown("rooms"), expected(&["Kitchen-2", "attic", "kitchen"], 3, false));
+    assert_eq!(shown("rooms?sort=participants&limit=2"), expected(&["kitchen", "Kitchen-2"], 3, true));
+    assert_eq!(shown("rooms?contains=KITCH"), expected(&["Kitchen-2", "kitchen"], 2, false));
+    assert_eq!(shown("rooms?contains=kitchen&limit=1"), expected(&["Kitchen-2"], 2, true));
+    assert_eq!(shown("rooms?contains=kitchen&limit=1&after=Kitchen-2"), expected(&["kitchen"], 2, false));
+    assert_eq!(shown("rooms?contains=t&sort=participants&limit=1"), expected(&["kitchen"], 3, true));
+    assert_eq!(shown("rooms?contains=%3Cb%3E"), expected(&[], 0, false));
+}
+
+#[test]
 fn hooks_and_settings_are_shown_without_secrets() {
     // Nothing listens at this address.
     let file = crate::support::file("lists.toml", "[limits]\ngrace = \"7s\"\n[namespaces.cars]\ncount_max = 7\n");
@@ -372,7 +401,9 @@ fn users_and_bad_parameters_are_refused() {
         ("connections?limit=0", "`limit` is 1 to 1000"),
         ("connections?sortt=behind", "unknown parameter `sortt`"),
         ("slow?limit=1001", "`limit` is 1 to 1000"),
-        ("slow?channel=cars/1", "unknown parameter"),
+        ("slow?sort=behind", "unknown parameter"),
+        ("slow?address=127.0.0.1:80", "`address` is an IP address"),
+        ("slow?transport=pigeon", "unknown `transport`"),
         ("channel", "name the channel"),
         ("channel?channel=a//b", "channel"),
         ("channel?channel=:millrace/revocations", "belongs to the server"),
@@ -385,6 +416,8 @@ fn users_and_bad_parameters_are_refused() {
         ("page?channel=cars/1&before=-1", "`before` is an offset"),
         ("rooms?room=a/b", "room"),
         ("rooms?limit=x", "`limit`"),
+        ("rooms?sort=size", "name, participants"),
+        ("rooms?sort=participants&after=a", "omit `sort`"),
         ("hooks?limit=5", "no parameters"),
         ("config?sources=yes", "`sources` is `true` or `false`"),
     ] {

@@ -9,7 +9,7 @@ use millrace_room::{Join, Resume, Role, SWITCH, Topology};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{RoomName, RoomSummary, moderate, report, request::Request};
+use super::{RoomName, RoomSelection, RoomSummary, moderate, report, request::Request};
 use millrace_transport::{
     access::Caller,
     admission::read_body,
@@ -161,7 +161,8 @@ async fn list(conference: &Rc<Conference>, caller: &Caller) -> Result<Response, 
     conference.rooms.config()?;
     let mut rooms = Vec::new();
     for shard in 0..conference.shards() {
-        let question = |conference: Rc<Conference>| async move { Ok(conference.rooms(None, LISTED_MAX).0) };
+        let selection = RoomSelection { limit: LISTED_MAX, ..RoomSelection::default() };
+        let question = |conference: Rc<Conference>| async move { Ok(conference.rooms(&selection).0) };
         rooms.extend(conference.ask_shard(shard, question).await?);
     }
     let is_readable = |summary: &RoomSummary| {

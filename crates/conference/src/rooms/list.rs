@@ -1,8 +1,8 @@
 //! The rooms of a shard, for lists and for single requests.
 
-use std::collections::BTreeSet;
+use std::{cmp::Reverse, collections::BTreeSet};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::RoomName;
@@ -19,15 +19,47 @@ pub struct RoomSummary {
     pub members: usize,
 }
 
+/// Order of a list of rooms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RoomOrder {
+    #[default]
+    Name,
+    /// By the number of participants, most first; then by name.
+    Participants,
+}
+
+/// Selects rooms for a list.
+#[derive(Clone, Debug, Default)]
+pub struct RoomSelection {
+    /// Select only rooms with this text in their names. Upper and lower case are the same.
+    pub contains: Option<String>,
+    pub order: RoomOrder,
+    /// Select only rooms after this name. Rooms before it still count as matching.
+    pub after: Option<String>,
+    /// Maximum number of selected rooms.
+    pub limit: usize,
+}
+
 impl Conference {
-    /// Returns the rooms after `after`, in order of their names, at most `limit`; and the number of all rooms of this
-    /// shard. Cost: O(rooms).
-    pub fn rooms(&self, after: Option<&str>, limit: usize) -> (Vec<RoomSummary>, usize) {
+    /// Returns the selected rooms in their order; and the number of rooms of this shard that match. Cost: O(rooms).
+    pub fn rooms(&self, selection: &RoomSelection) -> (Vec<RoomSummary>, usize) {
         let mut names = BTreeSet::from_iter(self.rooms.names());
         names.extend(self.media.rooms());
+        if let Some(text) = selection.contains.as_ref().map(|text| text.to_ascii_lowercase()) {
+            names.retain(|name| name.as_str().to_ascii_lowercase().contains(&text));
+        }
         let total = names.len();
-        let wanted = names.into_iter().filter(|name| after.is_none_or(|after| name.as_str() > after)).take(limit);
-        let summary = |name: RoomName| {
+        let rank = |name: &RoomName| match selection.order {
+            RoomOrder::Name => 0,
+            RoomOrder::Participants => self.rooms.with(name, |room| Ok(room.ids().count())).unwrap_or(0),
+        };
+        let is_next = |name: &RoomName| selection.after.as_deref().is_none_or(|after| name.as_str() > after);
+        let mut wanted: Vec<(Reverse<usize>, RoomName)> =
+            names.into_iter().filter(is_next).map(|name| (Reverse(rank(&name)), name)).collect();
+        wanted.sort_unstable();
+        wanted.truncate(selection.limit);
+        let summary = |(_, name): (_, RoomName)| {
             let switched = self.media.reports(&name).len();
             let (topology, participants) = self
                 .rooms
@@ -35,7 +67,7 @@ impl Conference {
                 .unwrap_or_else(|_| (json!("switch"), 0));
             RoomSummary { room: name.as_str().to_owned(), topology, participants, members: switched }
         };
-        (wanted.map(summary).collect(), total)
+        (wanted.into_iter().map(summary).collect(), total)
     }
 
     /// Returns the state of a room with the last report of each participant, and the reports of the SFU. Returns

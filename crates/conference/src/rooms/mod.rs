@@ -34,7 +34,7 @@ mod shared;
 pub(crate) use changes::{apply, set_composite, tick};
 pub use config::Config;
 pub(crate) use http::{ENDPOINTS, Path, answer};
-pub use list::RoomSummary;
+pub use list::{RoomOrder, RoomSelection, RoomSummary};
 pub use names::RoomName;
 pub use open::Rooms;
 pub(crate) use perform::perform;

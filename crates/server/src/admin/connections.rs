@@ -14,26 +14,18 @@ use super::{
     requests::limit,
 };
 
+/// Parameters that select connections.
+const FILTERS: [&str; 5] = ["id", "subject", "address", "transport", "channel"];
 /// Maximum size of a list of connections in the answer of one node, in bytes. A list that is cut has `"more": true`.
 const LIST_BYTES_MAX: usize = 256 * 1024;
 
 impl Admin {
     /// Lists open connections of all nodes.
     pub async fn connections(&self, query: &str) -> Result<Value, Error> {
-        let known = ["id", "subject", "address", "transport", "channel", "sort", "after", "limit"];
-        let query = Query::parse_text(query, &known, &[])?;
-        let text = |name: &str| query.get(name).map(str::to_owned);
-        let address = query.get("address").map(|address| {
-            address.parse().map_err(|_| Error::new(Code::BadRequest, "`address` is an IP address without a port"))
-        });
-        let filter = Filter {
-            id: text("id"),
-            subject: text("subject"),
-            address: address.transpose()?,
-            transport: text("transport"),
-            channel: text("channel"),
-        };
-        let (after, limit, order) = (text("after"), limit(&query)?, order(query.get("sort"))?);
+        let query = Query::parse_text(query, &[&FILTERS[..], &["sort", "after", "limit"]].concat(), &[])?;
+        let filter = filter(&query)?;
+        let after = query.get("after").map(str::to_owned);
+        let (limit, order) = (limit(&query)?, order(query.get("sort"))?);
         if let Some(after) = &after {
             after.parse::<ConnectionId>()?;
             if order != ConnectionOrder::Id {
@@ -64,11 +56,11 @@ impl Admin {
         Ok(Gathered::with_missing(missing, json!({ "connections": connections, "more": more, "total": total })))
     }
 
-    /// Lists the readers that lack most publications, on all nodes.
+    /// Lists the matching readers that lack most publications, on all nodes.
     pub async fn slow(&self, query: &str) -> Result<Value, Error> {
-        let query = Query::parse_text(query, &["limit"], &[])?;
-        let limit = limit(&query)?;
-        let Gathered { answers, missing, .. } = self.gather(&NodeQuestion::Slow { limit }).await?;
+        let query = Query::parse_text(query, &[&FILTERS[..], &["limit"]].concat(), &[])?;
+        let (filter, limit) = (filter(&query)?, limit(&query)?);
+        let Gathered { answers, missing, .. } = self.gather(&NodeQuestion::Slow { limit, filter }).await?;
         let (mut readers, mut total) = (Vec::new(), 0);
         for (_, mut answer) in answers {
             total += answer["total"].as_u64().unwrap_or(0);
@@ -119,8 +111,9 @@ impl Admin {
     }
 
     /// Answers [`NodeQuestion::Slow`] for this node.
-    pub(super) async fn own_slow(&self, limit: usize) -> Result<Value, Error> {
-        let selection = Selection { order: ConnectionOrder::Behind, is_behind: true, limit, ..Selection::default() };
+    pub(super) async fn own_slow(&self, filter: &Filter, limit: usize) -> Result<Value, Error> {
+        let Some(filter) = filter.on(&self.node)? else { return Ok(json!({ "readers": [], "total": 0 })) };
+        let selection = Selection { filter, order: ConnectionOrder::Behind, is_behind: true, after: None, limit };
         let (found, total) = self.select(&selection).await?;
         let readers: Vec<Value> = found.iter().map(|connection| self.slow_reader(connection)).collect();
         Ok(json!({ "readers": readers, "total": total }))
@@ -174,6 +167,23 @@ impl Admin {
         described.sort_by_cached_key(|connection| keys.iter().position(|key| *key == connection.key));
         Ok((described, all.matching))
     }
+}
+
+/// Returns the filter that the parameters of a list make.
+///
+/// Errors: [`Code::BadRequest`] for an address that is none.
+fn filter(query: &Query<'_>) -> Result<Filter, Error> {
+    let text = |name: &str| query.get(name).map(str::to_owned);
+    let address = query.get("address").map(|address| {
+        address.parse().map_err(|_| Error::new(Code::BadRequest, "`address` is an IP address without a port"))
+    });
+    Ok(Filter {
+        id: text("id"),
+        subject: text("subject"),
+        address: address.transpose()?,
+        transport: text("transport"),
+        channel: text("channel"),
+    })
 }
 
 /// Returns the order that the parameter `sort` names.

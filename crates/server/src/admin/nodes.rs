@@ -1,5 +1,6 @@
 use std::{collections::HashMap, time::Duration};
 
+use millrace_conference::rooms::{RoomOrder, RoomSelection};
 use millrace_engine::{Deliver as _, NodeAnswer};
 use millrace_protocol::{ChannelName, Code, Error, session::Target};
 use millrace_transport::{
@@ -36,12 +37,19 @@ pub enum NodeQuestion {
     /// Lists the connections that lack most publications.
     Slow {
         limit: usize,
+        #[serde(default, skip_serializing_if = "Filter::is_empty")]
+        filter: Filter,
     },
-    /// Lists rooms in order of their names, those after `after`; or describes one room.
+    /// Lists rooms, in order of their names those after `after`; or describes one room.
     Rooms {
         room: Option<String>,
         after: Option<String>,
         limit: usize,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        contains: Option<String>,
+        /// `None`: by name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sort: Option<RoomOrder>,
     },
     /// Lists the allocations of the TURN relay with most bytes.
     Relays {
@@ -163,9 +171,12 @@ impl Admin {
             NodeQuestion::Connections { filter, after, limit, sort } => {
                 self.own_connections(filter, after.as_deref(), *limit, sort.unwrap_or_default()).await
             }
-            NodeQuestion::Slow { limit } => self.own_slow(*limit).await,
+            NodeQuestion::Slow { limit, filter } => self.own_slow(filter, *limit).await,
             NodeQuestion::Rooms { room: Some(room), .. } => self.own_room(room).await,
-            NodeQuestion::Rooms { room: None, after, limit } => self.own_rooms(after.as_deref(), *limit).await,
+            NodeQuestion::Rooms { room: None, after, limit, contains, sort } => {
+                let (contains, order, after) = (contains.clone(), sort.unwrap_or_default(), after.clone());
+                self.own_rooms(RoomSelection { contains, order, after, limit: *limit }).await
+            }
             NodeQuestion::Relays { limit } => Ok(self.own_relays(*limit)),
             NodeQuestion::Hooks {} => Ok(self.own_hooks()),
             NodeQuestion::Disconnect { filter } => {
@@ -258,10 +269,21 @@ mod tests {
                 },
                 r#"{"connections":{"filter":{"subject":"ann"},"after":null,"limit":5,"sort":"behind"}}"#,
             ),
-            (NodeQuestion::Slow { limit: 5 }, r#"{"slow":{"limit":5}}"#),
+            (NodeQuestion::Slow { limit: 5, filter: Filter::default() }, r#"{"slow":{"limit":5}}"#),
+            (NodeQuestion::Slow { limit: 5, filter: filter() }, r#"{"slow":{"limit":5,"filter":{"subject":"ann"}}}"#),
             (
-                NodeQuestion::Rooms { room: None, after: Some("a".into()), limit: 5 },
+                NodeQuestion::Rooms { room: None, after: Some("a".into()), limit: 5, contains: None, sort: None },
                 r#"{"rooms":{"room":null,"after":"a","limit":5}}"#,
+            ),
+            (
+                NodeQuestion::Rooms {
+                    room: None,
+                    after: None,
+                    limit: 5,
+                    contains: Some("a".into()),
+                    sort: Some(RoomOrder::Participants),
+                },
+                r#"{"rooms":{"room":null,"after":null,"limit":5,"contains":"a","sort":"participants"}}"#,
             ),
             (NodeQuestion::Hooks {}, r#"{"hooks":{}}"#),
             (NodeQuestion::Disconnect { filter: filter() }, r#"{"disconnect":{"filter":{"subject":"ann"}}}"#),

@@ -1,6 +1,9 @@
-use std::{rc::Rc, time::Duration};
+use std::{cmp::Reverse, rc::Rc, time::Duration};
 
-use millrace_conference::{Conference, Question, rooms::RoomName};
+use millrace_conference::{
+    Conference, Question,
+    rooms::{RoomName, RoomOrder, RoomSelection},
+};
 use millrace_protocol::{Code, Error};
 use millrace_transport::http::Query;
 use serde_json::{Value, json};
@@ -18,14 +21,21 @@ const WAIT: Duration = Duration::from_secs(2);
 impl Admin {
     /// Lists the rooms of all nodes; with `room` describes one room, its participants and tracks.
     pub async fn rooms(&self, query: &str) -> Result<Value, Error> {
-        let query = Query::parse_text(query, &["room", "after", "limit"], &[])?;
+        let query = Query::parse_text(query, &["room", "contains", "sort", "after", "limit"], &[])?;
         let text = |name: &str| query.get(name).map(str::to_owned);
         if let Some(room) = text("room") {
             RoomName::parse(&room)?;
             return self.room(room).await;
         }
-        let (after, limit) = (text("after"), limit(&query)?);
-        let Gathered { answers, missing, .. } = self.gather(&NodeQuestion::Rooms { room: None, after, limit }).await?;
+        let (contains, after) = (text("contains"), text("after"));
+        let (limit, order) = (limit(&query)?, order(query.get("sort"))?);
+        if after.is_some() && order != RoomOrder::Name {
+            let detail = "`after` continues the order of names; omit `sort`, or raise `limit`";
+            return Err(Error::new(Code::BadRequest, detail));
+        }
+        let sort = (order != RoomOrder::Name).then_some(order);
+        let question = NodeQuestion::Rooms { room: None, after, limit, contains, sort };
+        let Gathered { answers, missing, .. } = self.gather(&question).await?;
         let (mut rooms, mut more, mut total) = (Vec::new(), false, 0);
         for (_, mut answer) in answers {
             total += answer["total"].as_u64().unwrap_or(0);
@@ -34,8 +44,13 @@ impl Admin {
                 rooms.extend(of_node);
             }
         }
-        let order = |row: &Value| (row["room"].as_str().map(str::to_owned), row["node"].as_str().map(str::to_owned));
-        rooms.sort_by_cached_key(order);
+        let name = |row: &Value| (row["room"].as_str().map(str::to_owned), row["node"].as_str().map(str::to_owned));
+        match order {
+            RoomOrder::Name => rooms.sort_by_cached_key(name),
+            RoomOrder::Participants => {
+                rooms.sort_by_cached_key(|row| (Reverse(row["participants"].as_u64()), name(row)));
+            }
+        }
         more |= rooms.len() > limit;
         rooms.truncate(limit);
         Ok(Gathered::with_missing(missing, json!({ "rooms": rooms, "more": more, "total": total })))
@@ -43,7 +58,7 @@ impl Admin {
 
     /// Describes a room, on every node that has one with this name.
     async fn room(&self, room: String) -> Result<Value, Error> {
-        let question = NodeQuestion::Rooms { room: Some(room), after: None, limit: 1 };
+        let question = NodeQuestion::Rooms { room: Some(room), after: None, limit: 1, contains: None, sort: None };
         let Gathered { answers, missing, .. } = self.gather(&question).await?;
         let mut rooms = Vec::new();
         for (_, mut answer) in answers {
@@ -55,18 +70,23 @@ impl Admin {
     }
 
     /// Answers [`NodeQuestion::Rooms`] for the rooms of this node.
-    pub(super) async fn own_rooms(&self, after: Option<&str>, limit: usize) -> Result<Value, Error> {
+    pub(super) async fn own_rooms(&self, selection: RoomSelection) -> Result<Value, Error> {
         let (mut rooms, mut total) = (Vec::new(), 0);
         for shard in 0..self.rooms.len() {
-            let after = after.map(str::to_owned);
-            let ask = move |conference: &Rc<Conference>| conference.rooms(after.as_deref(), limit.saturating_add(1));
+            let of_shard = RoomSelection { limit: selection.limit.saturating_add(1), ..selection.clone() };
+            let ask = move |conference: &Rc<Conference>| conference.rooms(&of_shard);
             let (of_shard, count) = self.ask_rooms(shard, ask).await?;
             rooms.extend(of_shard);
             total += count;
         }
-        rooms.sort_by(|a, b| a.room.cmp(&b.room));
-        let more = rooms.len() > limit;
-        rooms.truncate(limit);
+        match selection.order {
+            RoomOrder::Name => rooms.sort_by(|a, b| a.room.cmp(&b.room)),
+            RoomOrder::Participants => {
+                rooms.sort_by(|a, b| b.participants.cmp(&a.participants).then_with(|| a.room.cmp(&b.room)));
+            }
+        }
+        let more = rooms.len() > selection.limit;
+        rooms.truncate(selection.limit);
         let row = |summary| {
             let mut row = json!(summary);
             row["node"] = self.node.as_str().into();
@@ -105,5 +125,14 @@ impl Admin {
         let question: Question = Box::new(move |conference| drop(sender.send(question(conference))));
         self.rooms.get(shard).ok_or_else(busy)?.try_send(question).map_err(|_| busy())?;
         tokio::time::timeout(WAIT, receiver).await.ok().and_then(Result::ok).ok_or_else(busy)
+    }
+}
+
+/// Returns the order that the parameter `sort` names.
+fn order(sort: Option<&str>) -> Result<RoomOrder, Error> {
+    match sort {
+        None | Some("name") => Ok(RoomOrder::Name),
+        Some("participants") => Ok(RoomOrder::Participants),
+        Some(_) => Err(Error::new(Code::BadRequest, "unknown `sort`; the orders are name, participants")),
     }
 }

@@ -11,8 +11,11 @@ const TICKS = 300;
 const OPEN_MS = 3_000;
 /** A race ends this long after the first lane has finished. */
 const BEHIND_MAX_MS = 20_000;
-/** A publisher that starts again numbers its ticks from 1. */
-const RESTART_SEQS = 1_000;
+/**
+ * A publisher that starts again numbers its ticks from 1: a tick with a smaller number that was published this long
+ * after the newest one. A tick that only arrives late, over a throttled lane, was published before.
+ */
+const RESTART_MS = 1_000;
 /** Clocks that differ by less count as equal, because the request takes time, too. */
 const SKEW_MIN_MS = 100;
 
@@ -29,6 +32,8 @@ export class Field {
   readonly #lanes: Lane[] = [];
   #openedAt = 0;
   #newestSeq = 0;
+  /** When the newest tick was published, by the publisher's clock, and when it arrived. */
+  #newestTime = 0;
   #newestAt = 0;
   #started = false;
   #symbol: string | undefined;
@@ -108,8 +113,10 @@ export class Field {
   }
 
   #handle(lane: Lane, tick: Tick, now: number): void {
-    if (tick.seq < this.#newestSeq - RESTART_SEQS || (tick.seq < TICKS && this.#newestSeq > 2 * TICKS)) this.#forget();
-    if (tick.seq > this.#newestSeq) [this.#newestSeq, this.#newestAt] = [tick.seq, now];
+    // A publisher can state any time.
+    const time = Math.min(tick.time, now + this.#skew);
+    if (tick.seq < this.#newestSeq && time > this.#newestTime + RESTART_MS) this.#forget();
+    if (tick.seq > this.#newestSeq && time >= this.#newestTime) [this.#newestSeq, this.#newestTime, this.#newestAt] = [tick.seq, time, now];
     lane.figures.handle(tick, now + this.#skew, (this.#symbol ??= tick.symbol));
   }
 

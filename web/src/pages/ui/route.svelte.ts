@@ -13,7 +13,15 @@ export const route = {
   },
 };
 
+/** A filter is applied when typing has stopped for this long, ms. */
+const TYPING_MS = 300;
+/** Changes of the query that wait for the end of typing. */
+let typed: Readonly<Record<string, string | undefined>> = {};
+let typing: ReturnType<typeof setTimeout> | undefined;
+
 function read(): void {
+  clearTimeout(typing);
+  typed = {};
   view = viewAt(location.pathname);
   query = new URLSearchParams(location.search);
 }
@@ -29,13 +37,20 @@ export function go(to: string): void {
 /** Changes parameters of the query without a new entry in the history. An empty value removes its parameter. */
 export function setQuery(changes: Readonly<Record<string, string | undefined>>): void {
   const next = new URLSearchParams(location.search);
-  for (const [name, value] of Object.entries(changes)) {
+  for (const [name, value] of Object.entries({ ...typed, ...changes })) {
     if (value) next.set(name, value);
     else next.delete(name);
   }
   const text = next.toString();
   history.replaceState(history.state, '', location.pathname + (text && `?${text}`));
   read();
+}
+
+/** Changes parameters of the query when typing has stopped, so that the server is not asked for each key. */
+export function setQueryTyped(changes: typeof typed): void {
+  typed = { ...typed, ...changes };
+  clearTimeout(typing);
+  typing = setTimeout(() => setQuery({}), TYPING_MS);
 }
 
 /** Opens links of this application without loading the page again. The browser opens links with a modifier key. */
