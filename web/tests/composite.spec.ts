@@ -151,3 +151,28 @@ test('mixer: the page writes each name over its cell', async ({ browser }, info)
     await server.stop();
   }
 });
+
+test('mixer: green of a BT.601 camera stays green', async ({ browser }) => {
+  const server = await serve(undefined, ['--set', 'rooms.mixers_max=1', '--set', 'rooms.mixer_video=true']);
+  const context = await browser.newContext();
+  try {
+    const page = await openBlankPage(context, server.url);
+    // A canvas sends BT.709. This one sends frames as a camera does.
+    await page.evaluate(() => {
+      HTMLCanvasElement.prototype.captureStream = () => {
+        const Generator = (window as unknown as { MediaStreamTrackGenerator: new (init: { kind: 'video' }) => MediaStreamTrack & { writable: WritableStream<VideoFrame> } }).MediaStreamTrackGenerator;
+        const track = new Generator({ kind: 'video' });
+        const writer = track.writable.getWriter();
+        const data = new Uint8Array((640 * 480 * 3) / 2).fill(145, 0, 640 * 480).fill(54, 640 * 480, (640 * 480 * 5) / 4).fill(34, (640 * 480 * 5) / 4);
+        const colorSpace: VideoColorSpaceInit = { matrix: 'smpte170m', primaries: 'smpte170m', transfer: 'smpte170m', fullRange: false };
+        setInterval(() => void writer.write(new VideoFrame(data, { format: 'I420', codedWidth: 640, codedHeight: 480, timestamp: performance.now() * 1000, colorSpace })), 66);
+        return new MediaStream([track]);
+      };
+    });
+    await join(page, `green-${process.pid}`, { topology: 'mixer', color: '#00ff00' });
+    await expect.poll(() => colorsAt(page, [[320, 240]]), { timeout: 25_000 }).toEqual(['green']);
+  } finally {
+    await context.close();
+    await server.stop();
+  }
+});
