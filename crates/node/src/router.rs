@@ -53,6 +53,8 @@ pub struct Router {
     service: Option<usize>,
     congested: Arc<AtomicUsize>,
     routes: Vec<Mutex<HashMap<ChannelName, Arc<Route>>>>,
+    /// Number of channels with readers.
+    channels: AtomicUsize,
     patterns: RwLock<PatternMap<Readers>>,
     pattern_count: AtomicUsize,
     patterns_max: AtomicUsize,
@@ -78,6 +80,7 @@ impl Router {
             service: None,
             congested,
             routes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            channels: AtomicUsize::new(0),
             patterns: RwLock::default(),
             pattern_count: AtomicUsize::new(0),
             patterns_max: AtomicUsize::new(usize::MAX),
@@ -222,9 +225,18 @@ impl Router {
         }
         // Called under the lock, so that changes by several shards stay in order.
         if is_read != was_read {
+            match is_read {
+                true => self.channels.fetch_add(1, Relaxed),
+                false => self.channels.fetch_sub(1, Relaxed),
+            };
             watch(is_read);
         }
         i64::from(readers) - i64::from(readers_before)
+    }
+
+    /// Returns the number of channels with readers. A channel with readers in several shards counts once.
+    pub fn channels(&self) -> usize {
+        self.channels.load(Relaxed)
     }
 
     /// Sets the number of readers of a pattern in a shard. Calls `watch` as in [`Router::set_readers`]. Cost per
@@ -354,8 +366,11 @@ mod tests {
         router.deliver(&route, &channel, Epoch(1), &publication(1));
         let counts: Vec<_> = (0..3).map(|shard| router.mailbox(shard).take(Vec::new()).0.len()).collect();
         assert_eq!((counts, router.readers(&channel)), (vec![1, 0, 1], 2));
+        router.set_readers(1, &channel, key, 1, |_| panic!("the node reads the channel already"));
+        assert_eq!(router.channels(), 1, "readers in two shards read one channel");
+        router.set_readers(1, &channel, key, 0, |_| panic!("another shard still reads"));
         router.set_readers(0, &channel, key, 0, |is_read| assert!(!is_read));
-        assert_eq!(router.readers(&channel), 0);
+        assert_eq!((router.readers(&channel), router.channels()), (0, 0));
         assert!(Arc::ptr_eq(&route, &router.route(&channel)), "the holder of a route sees later readers");
         drop(route);
         router.set_readers(0, &channel, key, 0, |_| panic!("nothing has changed"));

@@ -54,7 +54,6 @@ impl Admin {
         let engine_round_trip_s = self.engine_round_trip_s().await.unwrap_or(f64::NAN);
         let shards = &self.site.metrics.shards;
         let readers: usize = shards.iter().map(|shard| shard.sockets.open_readers()).sum();
-        let channels: u64 = shards.iter().map(|shard| shard.delivery.channels.load(Relaxed)).sum();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "uptime_s": self.site.started.elapsed().as_secs(),
@@ -63,7 +62,7 @@ impl Admin {
             "engine": self.site.engine_name,
             "engine_up": self.engine.is_up(),
             "engine_round_trip_ms": number(engine_round_trip_s * 1000.0),
-            "channels_open": channels,
+            "channels_open": self.router.channels(),
         })
     }
 

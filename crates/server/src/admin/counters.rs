@@ -69,7 +69,7 @@ impl Counters {
             gaps: sum(&|shard| value(&shard.delivery.gaps)),
             refused: site.limits.refused().map(|(_, count)| count).sum(),
             cpu_ns: process_cpu_ns(),
-            channels_open: sum(&|shard| value(&shard.delivery.channels)),
+            channels_open: site.metrics.router.channels() as u64,
             memory: rss.into_iter().chain(kinds).collect(),
             transports: transports(shards),
             shards: shards.iter().enumerate().map(|(id, shard)| ShardCounters::read(shard, deliveries(id))).collect(),

@@ -14,6 +14,10 @@ use opentelemetry_proto::tonic::{
     common::v1::any_value::Value,
     trace::v1::{Span, span::SpanKind, status::StatusCode as SpanStatus},
 };
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 use collector::{BOUND, Collector};
 
@@ -159,6 +163,28 @@ async fn one_trace_from_publish_to_callback_with_memory() {
 async fn one_trace_from_publish_to_callback_with_sqlite() {
     let folder = tempfile::tempdir().expect("a folder");
     one_trace(format!("sqlite:{}", folder.path().join("data.db").display())).await;
+}
+
+#[tokio::test]
+async fn publication_of_mqtt_is_acknowledged_and_has_spans() {
+    let collector = Collector::start(usize::MAX >> 4).await;
+    let server = start(&collector, |config| config.mqtt.listen = "127.0.0.1:0".into());
+    let mut stream = TcpStream::connect(server.mqtt.expect("a listener of MQTT")).await.expect("it listens");
+    let property = [&b"\x26\0\x0btraceparent\0\x37"[..], context(PUBLISHER).as_bytes()].concat();
+    let body = [&b"\0\x06traced\0\x09"[..], &[property.len() as u8], &property, b"1"].concat();
+    // CONNECT, then PUBLISH with quality of service 1.
+    let connect = b"\x10\x0e\0\x04MQTT\x05\x02\0\x3c\0\0\x01c";
+    let packets = [&connect[..], &[0x32, body.len() as u8], &body].concat();
+    stream.write_all(&packets).await.expect("the server reads");
+    let mut received = Vec::new();
+    while !received.ends_with(b"\x40\x02\0\x09") {
+        let length = tokio::time::timeout(BOUND, stream.read_buf(&mut received)).await.expect("in time");
+        assert!(length.expect("a connection") > 0, "it ended without PUBACK: {received:?}");
+    }
+    let spans = collector.wait_for(2).await;
+    let names: Vec<_> = spans.iter().map(|span| (span.name.as_str(), hex(&span.trace_id))).collect();
+    assert_eq!(names, [("engine", TRACE_ID.to_owned()), ("publish", TRACE_ID.to_owned())]);
+    stop(server).await;
 }
 
 #[tokio::test]

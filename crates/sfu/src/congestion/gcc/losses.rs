@@ -19,7 +19,7 @@ pub const LOSS_PACKETS_MIN: usize = 20;
 const LOSS_INTERVAL_MIN: Duration = Duration::from_millis(200);
 /// Loss ratios: above `LOSS_HIGH` the bound falls, below `LOSS_LOW` it rises.
 pub const LOSS_HIGH: f64 = 0.1;
-const LOSS_LOW: f64 = 0.02;
+pub const LOSS_LOW: f64 = 0.02;
 const RECOVERY: f64 = 1.08;
 
 impl Losses {

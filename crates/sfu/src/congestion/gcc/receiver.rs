@@ -54,8 +54,6 @@ const CLOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const JUMP_US: i64 = 3_000_000;
 /// An estimate below this share of the reported one must be reported at once.
 const FALL: f64 = 0.97;
-/// Loss ratio above which retransmissions only keep the queue full: they are lost like the others.
-const COLLAPSED: f64 = 0.3;
 /// Seconds after which an absolute send time wraps. It has 24 bits, 6 of them for seconds.
 const ABSOLUTE_WRAPS_US: i64 = 64_000_000;
 
@@ -147,7 +145,7 @@ impl ReceiverEstimator {
 
     /// Returns whether lost packets should be requested again.
     pub fn allows_retransmissions(&self) -> bool {
-        self.losses.share <= COLLAPSED
+        !self.losses.is_collapsed
     }
 
     /// Returns whether the estimate has fallen since it was reported, so that the sender must know at once.
@@ -206,6 +204,8 @@ mod tests {
     const FRAME_US: u64 = 66_667;
     /// IP, UDP, RTP with extensions, and the tag of SRTP.
     const HEAD_BYTES: usize = 62;
+    /// The receiver requests lost ones of so many packets.
+    const REQUESTED_MAX: u16 = 100;
     const QUEUE_US: f64 = 300_000.0;
     const DELAY_US: u64 = 20_000;
     /// Every `KEY_EVERY`th frame is a keyframe, four times as large as the others.
@@ -262,8 +262,10 @@ mod tests {
                 let size = self.bits_per_s / 8.0 / 15.0 * if is_key { 4.0 } else { 1.0 };
                 let packets = (size / 1200.0).ceil();
                 let packet = (size / packets) as usize;
-                let mut burst: Vec<Sent> = std::mem::take(&mut self.lost);
-                burst.retain(|_| self.estimator.allows_retransmissions());
+                let newest = self.sequence;
+                self.lost.retain(|sent| newest.wrapping_sub(sent.sequence) < REQUESTED_MAX);
+                let allows = self.estimator.allows_retransmissions();
+                let mut burst = if allows { std::mem::take(&mut self.lost) } else { Vec::new() };
                 for _ in 0..packets as usize {
                     self.sequence = self.sequence.wrapping_add(1);
                     let (frame, sequence) = (self.frames, self.sequence);

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use super::losses::{LOSS_HIGH, LOSS_PACKETS_MIN};
+use super::losses::{LOSS_HIGH, LOSS_LOW, LOSS_PACKETS_MIN};
 
 /// Losses on a path, found by the sequence numbers of packets. A packet that arrives after a later one counts as lost,
 /// also a retransmission.
@@ -11,13 +11,20 @@ pub struct SequenceLosses {
     expected: usize,
     arrived: usize,
     evaluated: Option<Instant>,
-    /// Ratio of lost packets in the last interval, from 0 to 1.
-    pub share: f64,
+    /// Whether the path loses so much that retransmissions only keep its queue full: they are lost like the others.
+    pub is_collapsed: bool,
+    /// Packets of the last intervals that lost few.
+    clean: usize,
 }
 
 /// More streams of one sender are not counted.
 const STREAMS_MAX: usize = 16;
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Loss ratio above which a path has collapsed.
+const COLLAPSED: f64 = 0.3;
+/// Maximum number of packets among which str0m requests the lost ones. When it may request again, these should be packets
+/// after the collapse, because all of them would be requested at once.
+const REQUESTED_MAX: usize = 100;
 /// A larger step of the sequence number is a new start, and not a loss.
 const STEP_MAX: u16 = 3000;
 
@@ -45,9 +52,12 @@ impl SequenceLosses {
         if since < INTERVAL || self.expected < LOSS_PACKETS_MIN {
             return false;
         }
-        self.share = (self.expected - self.arrived) as f64 / self.expected as f64;
+        let expected = self.expected;
+        let share = (expected - self.arrived) as f64 / expected as f64;
         (self.expected, self.arrived, self.evaluated) = (0, 0, Some(now));
-        self.share > LOSS_HIGH
+        self.clean = if share < LOSS_LOW { self.clean + expected } else { 0 };
+        self.is_collapsed = share > COLLAPSED || self.is_collapsed && self.clean < REQUESTED_MAX;
+        share > LOSS_HIGH
     }
 }
 
