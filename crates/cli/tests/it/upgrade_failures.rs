@@ -39,7 +39,7 @@ fn assert_serves_as_before(ended: &Ended, why: &str) {
 /// Returns the numbers of all publications of the channel, in their order, and checks their offsets.
 fn numbers(server: &Server) -> Vec<u64> {
     let page: Value =
-        serde_json::from_str(&server.get(&format!("/v1/channels/{CHANNEL}?since=earliest")).body).unwrap();
+        serde_json::from_str(&server.get(&format!("/v1/channels/{CHANNEL}?since=earliest")).body).expect("a page");
     let messages = page["messages"].as_array().expect("messages");
     for (i, message) in messages.iter().enumerate() {
         let position = message["position"].as_str().expect("a position");

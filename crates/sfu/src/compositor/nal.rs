@@ -99,7 +99,7 @@ impl Bits {
     }
 
     /// Returns whether no field follows: only a one, and zeros up to the end of its byte. Source: section 7.3.2.11.
-    pub fn is_at_end(mut self) -> bool {
+    pub fn ends(mut self) -> bool {
         let has_stop = self.read(1) == Ok(1);
         let is_aligned = self.bytes.len() * 8 - self.at < 8;
         let is_zero = std::iter::from_fn(|| self.read(1).ok()).all(|bit| bit == 0);
@@ -167,22 +167,22 @@ mod tests {
             assert!(!has_start_code, "{unit:02x?}");
             let mut bits = Bits::new(&unit[1..]);
             assert_eq!([16, 32, 32, 3].map(|count| bits.read(count)), [0, value, 0, 5].map(Ok), "{unit:02x?}");
-            assert!(bits.is_at_end());
+            assert!(bits.ends());
         }
         assert_eq!(BitWriter::default().finish(0x67), [0x67, 0x80]);
     }
 
     #[test]
     fn end_is_a_one_and_zeros() {
-        assert!(Bits::new(&[0x80]).is_at_end());
+        assert!(Bits::new(&[0x80]).ends());
         for content in [&[][..], &[0], &[0xc0], &[0x80, 0], &[0x00, 0x80]] {
-            assert!(!Bits::new(content).is_at_end(), "{content:?}");
+            assert!(!Bits::new(content).ends(), "{content:?}");
         }
         let mut long = vec![0xff; HEAD_BYTES_MAX];
         long.push(0x80);
         let mut bits = Bits::new(&long);
         assert_eq!((0..HEAD_BYTES_MAX).filter(|_| bits.read(8) == Ok(0xff)).count(), HEAD_BYTES_MAX);
-        assert!(!bits.clone().is_at_end(), "the content is longer");
+        assert!(!bits.clone().ends(), "the content is longer");
         assert_eq!(bits.read(1), Err(Truncated));
     }
 

@@ -143,7 +143,7 @@ fn with_parameters(unit: &[u8], parameters: &[(u32, u32)]) -> Option<Vec<u8>> {
     SequenceParameters::read(&mut bits).ok()?;
     skip_cropping(&mut bits).ok()?;
     let mut writer = bits.copy_before();
-    if bits.read_flag().ok()? || !bits.is_at_end() {
+    if bits.read_flag().ok()? || !bits.ends() {
         return None;
     }
     parameters.iter().for_each(|(value, count)| writer.write(*value, *count));
@@ -185,7 +185,7 @@ mod tests {
             for (value, count) in BT601_DESCRIPTION {
                 assert_eq!(bits.read(count), Ok(value), "{size:?}: {after:02x?}");
             }
-            assert!(bits.is_at_end(), "{size:?}: {after:02x?}");
+            assert!(bits.ends(), "{size:?}: {after:02x?}");
             // The other units are the same.
             let others = |stream: &[u8], set: &[u8]| -> Vec<Vec<u8>> {
                 nal_units(stream).filter(|unit| *unit != set).map(<[u8]>::to_vec).collect()
