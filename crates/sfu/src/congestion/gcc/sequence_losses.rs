@@ -11,7 +11,7 @@ pub struct SequenceLosses {
     expected: usize,
     arrived: usize,
     evaluated: Option<Instant>,
-    /// Whether the path loses so much that retransmissions only keep its queue full: they are lost like the others.
+    /// Whether most retransmissions would be lost like the other packets, and only keep the queue of the path full.
     pub is_collapsed: bool,
     /// Packets of the last intervals that lost few.
     clean: usize,
@@ -22,8 +22,8 @@ const STREAMS_MAX: usize = 16;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Loss ratio above which a path has collapsed.
 const COLLAPSED: f64 = 0.3;
-/// Maximum number of packets among which str0m requests the lost ones. When it may request again, these should be packets
-/// after the collapse, because all of them would be requested at once.
+/// Maximum number of packets among which str0m requests the lost ones. When it may do so again, these should be packets
+/// after the collapse: it requests all of them at once.
 const REQUESTED_MAX: usize = 100;
 /// A larger step of the sequence number is a new start, and not a loss.
 const STEP_MAX: u16 = 3000;
