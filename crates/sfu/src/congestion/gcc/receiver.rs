@@ -204,7 +204,7 @@ mod tests {
     const FRAME_US: u64 = 66_667;
     /// IP, UDP, RTP with extensions, and the tag of SRTP.
     const HEAD_BYTES: usize = 62;
-    /// The receiver requests lost ones of so many packets.
+    /// The receiver requests the lost ones of this number of packets.
     const REQUESTED_MAX: u16 = 100;
     const QUEUE_US: f64 = 300_000.0;
     const DELAY_US: u64 = 20_000;
