@@ -11,6 +11,12 @@ import { figure, read } from './ui-server.ts';
 const images = fileURLToPath(new URL('../../docs/images/', import.meta.url));
 mkdirSync(images, { recursive: true });
 
+/** Gives a page the size and the colors of a phone at night. */
+async function asPhone(page: Page): Promise<void> {
+  await page.setViewportSize({ width: 390, height: 844 });
+  await page.emulateMedia({ colorScheme: 'dark' });
+}
+
 /** Waits for a trace of 75 s at five records per second, long enough for a screenshot. */
 async function driven(page: Page): Promise<void> {
   await expect.poll(() => page.evaluate(() => window.carcare?.received.length), { timeout: 110_000 }).toBeGreaterThan(375);
@@ -53,6 +59,11 @@ test.describe('prices', () => {
       await page.goto(url('/ticker'));
       await expect(page.locator('[data-symbol]')).toHaveCount(6);
       await page.screenshot({ path: `${images}ticker-desktop.png` });
+      await asPhone(page);
+      await page.screenshot({ path: `${images}ticker-phone.png` });
+      await page.goto(url('/race'));
+      await expect.poll(progress, { timeout: 60_000 }).toBeGreaterThan(20);
+      await page.screenshot({ path: `${images}race-phone.png` });
     } finally {
       await ticker.stop();
     }
@@ -79,7 +90,11 @@ test.describe('operators', () => {
           }
           await page.mouse.move(0, 0);
           await page.screenshot({ path: `${images}ui-overview-${colorScheme}.png` });
-          if (colorScheme === 'dark') return;
+          if (colorScheme === 'dark') {
+            await asPhone(page);
+            await page.screenshot({ path: `${images}ui-overview-phone.png` });
+            return;
+          }
           await page.goto(`${own.url}/ui/channels?channel=cars/1/telemetry`);
           await expect(page.locator('[data-offset]').nth(20)).toBeVisible();
           await page.screenshot({ path: `${images}ui-channel-light.png` });
@@ -187,8 +202,7 @@ test.describe('lab', () => {
       await page.waitForFunction(() => document.querySelectorAll('figure .faint').length > 3);
       await page.screenshot({ path: `${images}lab-desktop.png` });
       await expect(status).toHaveText('Finished', { timeout: 60_000 });
-      await page.setViewportSize({ width: 390, height: 844 });
-      await page.emulateMedia({ colorScheme: 'dark' });
+      await asPhone(page);
       await page.getByRole('heading', { name: 'Reports' }).scrollIntoViewIfNeeded();
       await page.evaluate(() => document.querySelector('#reports')?.scrollIntoView());
       await page.screenshot({ path: `${images}lab-phone.png` });
