@@ -59,8 +59,8 @@ check_end 0 "FLAKY: first
 FLAKY: second
 4 passed, 0 failed" true
 rm -f "$folder/first" "$folder/second"
-check_end 1 "FLAKY: first
-FLAKY: second
+check_end 1 "FLAKY: second
+--- the last lines of: last
 3 passed, 1 failed" false
 check_end 1 "--- the last lines of: last
 the name of a test

@@ -25,7 +25,7 @@ count_step() { # name, exit code, seconds, file with the output of `times`, log
     else
         failed=$((failed + 1)) result=FAILED
         # Test runners print the names of failed tests last, and where they failed before.
-        failures+=$(printf '\n--- the last lines of: %s\n' "$1"; grep -A 3 ' panicked at ' "$5" | tail -n 20; tail -n 15 "$5")$'\n'
+        failures+=$(printf '\n--- the last lines of: %s\n' "$1"; grep -A 3 ' panicked at ' "$5" | tail -n 8; grep -vE '^((FLAKY|skipped): .*)?$' "$5" | tail -n 10)$'\n'
     fi
     cpu=$(awk -F '[ms ]' '{ sum += $1 * 60 + $2 + $4 * 60 + $5 } END { printf "%.0f", sum }' "$4" 2>/dev/null) || true
     table+=$(printf '%-44s %-7s %4d s, ended after %4d s, CPU %5s s' "$1" "$result" "$3" $((SECONDS - begun)) "${cpu:-?}")$'\n'
@@ -87,10 +87,12 @@ finish() { # name
     count_step "$name" "$code" $((ended - start)) "$logs/$name.times" "$logs/$name"
 }
 
-# Prints the last lines of each failed step, and then the result. Returns 1 if a step has failed.
+# Prints the table of steps, and last the end of each failed step and the result, because records of CI keep only the
+# last lines. Returns 1 if a step has failed.
 summary() {
-    printf '%s\n%s\n%d s in all\n' "$failures" "$table" $((SECONDS - begun))
+    printf '\n%s\n%d s in all\n' "$table" $((SECONDS - begun))
     grep -hE '^(FLAKY|skipped): ' "$logs"/* | sort -u || true
+    printf '%s' "$failures"
     printf '%d passed, %d failed\n' "$passed" "$failed"
     [ "$failed" -eq 0 ]
 }

@@ -67,7 +67,8 @@ test('every tick reaches every lane, and polling needs more requests and time th
   expect(result.places).toHaveLength(7);
   expect(result.places.map(({ lane, ticks, missed, reconnects }) => ({ lane, ticks, missed, reconnects }))).toEqual(LANES.map(({ name }) => ({ lane: name, ticks: 300, missed: 0, reconnects: 0 })));
   const of = (name: LaneName): Place => result.places.find((place) => place.lane === name)!;
-  expect(of('polling').p99!).toBeGreaterThan(of('session').p99!);
+  // The median: on a busy machine the slowest ticks of all lanes wait for the page.
+  expect(of('polling').p50!).toBeGreaterThan(of('session').p50!);
   expect(of('polling').requests).toBeGreaterThanOrEqual(5);
   expect(of('sse').requests).toBe(1);
   // A bare WebSocket has the fewest bytes: the payload of about 64 B and two bytes of frame.

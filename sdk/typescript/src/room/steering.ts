@@ -60,8 +60,8 @@ const CALM_NEXT = 4_000;
 /** A step up that fails within this time was too early; the next attempt waits longer, at most CALM_MAX, ms. */
 const FAILED_WITHIN = 8_000;
 const CALM_MAX = 20_000;
-/** Growth of the bandwidth estimate over the one of the last failure that allows an attempt at once. */
-const WIDER = 1.3;
+/** Growth of the bandwidth estimate over the one of the last failure that allows an early attempt. Less may be noise. */
+const WIDER = 2;
 
 export class Steering {
   /** Index in {@link LEVELS}. */
