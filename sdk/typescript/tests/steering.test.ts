@@ -81,6 +81,8 @@ test.each<[string, Partial<SteeringSample>, number, number]>([
   ['one bad second is not enough', { loss: 0.3 }, 1, 0],
   ['two are', { loss: 0.3 }, 2, 1],
   ['a growing round-trip time', { rtt_ms: 400 }, 2, 1],
+  ['a growing round-trip time while the estimate is below the needed rate', { rtt_ms: 400, uplink_kbps: 500 }, 2, 1],
+  ['slow answers of a busy peer while the estimate is enough', { rtt_ms: 760, uplink_kbps: 800 }, 60, 0],
   ['a long round-trip time that stays is none', { rtt_ms: 140 }, 60, 0],
   ['a low assigned rate selects the level that fits the estimate', { uplink_kbps: 60, target_kbps: 50, sent_kbps: 50 }, 2, best],
   ['a low assigned rate that is not used is a sender with little to send', { uplink_kbps: 60, target_kbps: 50, sent_kbps: 20 }, 60, 0],

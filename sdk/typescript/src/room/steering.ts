@@ -98,7 +98,9 @@ export class Steering {
   update(sample: SteeringSample): boolean {
     const { at, rtt_ms, uplink_kbps, sent_kbps = 0, target_kbps = Infinity, loss = 0 } = sample;
     if (rtt_ms !== undefined) this.#rttMin = Math.min(this.#rttMin, rtt_ms);
-    const isFull = loss >= LOSS_BAD || (rtt_ms ?? 0) > this.#rttMin + RTT_GROWTH_BAD;
+    // A browser that estimates the bandwidth sees queues itself. A slow answer of a busy peer says nothing about the path.
+    const isDelayed = (rtt_ms ?? 0) > this.#rttMin + RTT_GROWTH_BAD && (uplink_kbps ?? 0) < this.needs(this.level);
+    const isFull = isDelayed || loss >= LOSS_BAD;
     if (target_kbps < Infinity) this.#used += (Math.min(sent_kbps / target_kbps || 0, 1) - this.#used) * NEWEST;
     const assigned = this.#used < USED ? Infinity : target_kbps;
     this.#bad = isFull || assigned < this.needs(this.level) * NARROW ? this.#bad + 1 : 0;
