@@ -5,6 +5,7 @@ import { Market, quantile, tickOf } from '../src/lib/ticks.ts';
 import { TRANSPORTS, transportLabel } from '../src/lib/transports.ts';
 import { BEST, LOOKS, test, url, violations } from './page.ts';
 import { serve, simulateTicker, type Server } from './server.ts';
+import { keys } from './ui-server.ts';
 
 let server: Server;
 test.beforeAll(async () => void (server = await serve()));
@@ -69,6 +70,18 @@ test('without a publisher the page shows the command, and simulates prices itsel
     await expect(page.getByText('No prices yet')).toBeVisible();
   } finally {
     await own.stop();
+  }
+});
+
+test('on a server with tokens the command creates one', async ({ page }) => {
+  const key = keys();
+  const own = await serve(undefined, key.args);
+  try {
+    await page.goto(`${own.url}/ticker#token=${key.token('--sub', 'ann', '--subscribe', 'ticker', '--history', 'ticker', '--expires', '1h')}`);
+    await expect(page.getByText(/^MILLRACE_TOKEN=\$\(millrace token create .* --publish ticker\) millrace simulate ticker --to /)).toBeVisible();
+  } finally {
+    await own.stop();
+    key.remove();
   }
 });
 

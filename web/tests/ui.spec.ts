@@ -349,6 +349,43 @@ test('threads show what each shard carries', async ({ page }) => {
   await expect(page.locator('tfoot')).toContainText(/All shards.*\/s/);
 });
 
+test('the threads fit on a phone', async ({ page }) => {
+  await page.setViewportSize({ width: 360, height: 780 });
+  await page.goto(url('/ui/threads'));
+  await expect(page.locator('[data-thread=shard-0]')).toBeVisible();
+  const region = page.getByRole('region', { name: 'Threads' });
+  expect(await region.evaluate((box) => box.scrollWidth - box.clientWidth), 'no sideways scrolling').toBeLessThanOrEqual(0);
+});
+
+test('a request that fails later leaves the rows, and the page says so', async ({ page }) => {
+  const channel = `ui/${crypto.randomUUID()}`;
+  await publish(origin(), channel, '"one"');
+  await page.goto(url(`/ui/channels?channel=${channel}&tab=history`));
+  await expect(page.locator('[data-offset="1"]')).toBeVisible();
+  await page.route(/\/v1\/admin\/page/, (route) => route.abort());
+  const newest = page.getByRole('button', { name: 'Newest' });
+  await newest.click();
+  await expect(page.getByRole('alert')).toContainText('These messages could not be read');
+  await expect(page.locator('[data-offset="1"]')).toBeVisible();
+  await page.unroute(/\/v1\/admin\/page/);
+  await newest.click();
+  await expect(page.getByRole('alert')).toHaveCount(0);
+  await page.goto(url('/ui/config'));
+  await expect(page.locator('[data-setting="server.listen"]')).toBeVisible();
+  await page.route(/\/v1\/admin\/config/, (route) => route.abort());
+  await page.getByRole('button', { name: 'Read again' }).click();
+  await expect(page.getByRole('alert')).toContainText('The settings were not read again');
+  await expect(page.locator('[data-setting="server.listen"]')).toBeVisible();
+});
+
+test('a connection that cannot be read is not reported as ended', async ({ page }) => {
+  await page.route(/\/v1\/admin\/connections/, (route) => route.abort());
+  await page.goto(url('/ui/connections?id=none-0-0-0'));
+  const dialog = page.getByRole('dialog');
+  await expect(dialog.getByRole('alert')).toContainText('The connection cannot be shown');
+  await expect(dialog).not.toContainText('has ended');
+});
+
 test('a room is shown with its participants', async ({ page }) => {
   const room = `ui-${crypto.randomUUID().slice(0, 8)}`;
   const joined = await page.request.post(url(`/v1/rooms/${room}/participants`), { data: { name: '<b>Ann</b>' } });

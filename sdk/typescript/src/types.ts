@@ -40,11 +40,18 @@ export type State =
       /** Retries since the last stable connection; 0 is the first attempt. */
       readonly attempt: number;
       readonly transport: TransportName;
-      /** Time of the next attempt; absent while an attempt is in progress. */
+      /** Time of the next attempt, ms since 1970; absent while an attempt is in progress. */
       readonly retryAt?: number;
       readonly cause?: MillraceError | undefined;
     }
-  | { readonly name: 'open'; readonly transport: TransportName; readonly rtt: number; readonly resumed: boolean }
+  | {
+      readonly name: 'open';
+      readonly transport: TransportName;
+      /** Round-trip time, ms. */
+      readonly rtt: number;
+      /** True if the client was open before. */
+      readonly resumed: boolean;
+    }
   | { readonly name: 'paused'; readonly reason: 'offline' | 'hidden' }
   | { readonly name: 'closed'; readonly cause?: MillraceError | undefined };
 
@@ -95,6 +102,7 @@ export interface SubscribeOptions<T = unknown> {
   readonly policy?: 'every' | 'latest';
   /** Queue of unread events. Default 1024 events, `drop-oldest`; dropped events are counted in `dropped`. */
   readonly buffer?: { readonly max?: number; readonly overflow?: 'drop-oldest' | 'latest-only' | 'error' };
+  /** Checks the data of each event. Data that it rejects ends the subscription with code `rejected`. */
   readonly schema?: StandardSchema<T>;
   /** `resync` (default, but not from `state`): count the gap and continue. `error`: end with code `gap`. */
   readonly onGap?: 'error' | 'resync';
@@ -107,12 +115,14 @@ export interface Subscription<T = unknown> extends AsyncIterable<Event<T>>, Asyn
   readonly ready: Promise<{ readonly offset: bigint; readonly position: string; readonly recovered: boolean }>;
   /** Number of events received but not yet read. */
   readonly lag: number;
+  /** Number of events that the queue has dropped, because they were not read in time. */
   readonly dropped: number;
   /** Number of gaps so far. */
   readonly gaps: number;
   readonly lastGap: Gap | undefined;
   /** Calls `fn` for every event, and `end` once at the end. Returns a function that removes the listener. */
   on(fn: (event: Event<T>) => void, end?: (cause?: MillraceError) => void): () => void;
+  /** Returns the newest event, also if it was read already; undefined before the first one. */
   latest(): Event<T> | undefined;
   close(): Promise<void>;
 }
@@ -194,7 +204,11 @@ export interface ConnectOptions {
    * if it is named here or in `use`.
    */
   readonly transports?: readonly TransportName[] | 'auto';
-  /** Milliseconds. The client closes after `giveUpAfter` without a connection. */
+  /**
+   * Pauses between attempts, ms: `min` (default 500) is multiplied by `factor` (default 2) after each attempt, up to
+   * `max` (default 20,000). `jitter`: `full` (default) takes a random part of the pause. The client closes after
+   * `giveUpAfter` ms without a connection (default: never).
+   */
   readonly retry?: { readonly min?: number; readonly max?: number; readonly factor?: number; readonly jitter?: 'full' | 'none'; readonly giveUpAfter?: number };
   /** `pause`: disconnect while the page is hidden for more than 10 s. Default `keep`. */
   readonly hidden?: 'keep' | 'pause';
@@ -215,10 +229,20 @@ export interface ConnectOptions {
 export interface Client<M = Channels> extends AsyncDisposable {
   readonly state: State;
   onState(fn: (state: State) => void): () => void;
-  /** Settles when the client is open. Connects if necessary. */
+  /**
+   * Settles when the client is open. Connects if necessary. Rejects with `timeout` after `timeout` ms (default: none),
+   * with `aborted` by `signal`, and with the cause if the client is closed.
+   */
   ready(options?: { signal?: AbortSignal; timeout?: number }): Promise<void>;
+  /**
+   * Reads a channel, or a pattern with wildcards. Throws `invalid` for a malformed name, and the cause if the client is
+   * closed. A refusal by the server ends the subscription: `ready`, the loop and `end` of `on` have the error.
+   */
   subscribe<C extends string>(channel: C & ChannelOf<M>, options?: SubscribeOptions<Match<M, C>>): Subscription<Match<M, C>>;
-  /** Settles when the server has stored the publication. Until then, it is repeated after every lost connection. */
+  /**
+   * Settles when the server has stored the publication. Until then, it is repeated after every lost connection. Rejects
+   * with `invalid` if JSON cannot express `data`, with `aborted` by `signal`, and with the refusal of the server.
+   */
   publish<C extends string>(channel: C & ChannelOf<M>, data: Match<M, C>, options?: PublishOptions): Promise<Published>;
   /**
    * Yields the number of open subscriptions now, and whenever the number has changed. Polls the server every `everyMs`
@@ -239,7 +263,10 @@ export interface Client<M = Channels> extends AsyncDisposable {
    */
   rpc<T = unknown>(method: string, params?: unknown, options?: RpcOptions): Promise<T>;
   stats(): Stats;
-  /** Switches the transport. Subscriptions continue without loss or duplicates. */
+  /**
+   * Switches the transport. Subscriptions continue without loss or duplicates. Rejects if the transport does not open,
+   * and the client keeps the previous one; rejects with `aborted` if another call replaces this one.
+   */
   use(transport: TransportName | 'auto'): Promise<void>;
   /** Tests the connection or retries now, for example after a change of the network or a suspend. */
   wake(): void;

@@ -86,7 +86,7 @@ export interface JoinOptions extends ConnectOptions {
   readonly rtc?: RTCConfiguration;
 }
 
-/** Size and frame rate of the own video, as the user has chosen them. */
+/** Size in pixels and frame rate in frames per second of the own video, as the user has chosen them. */
 export interface VideoChoice {
   readonly width: number;
   readonly height: number;
@@ -95,7 +95,7 @@ export interface VideoChoice {
   readonly steer?: boolean;
 }
 
-/** Size and frame rate that the own video has now. */
+/** Size in pixels and frame rate in frames per second that the own video has now. */
 export interface VideoState {
   readonly width: number;
   readonly height: number;
@@ -183,16 +183,19 @@ export interface StreamQuality {
   readonly rtt_ms?: number;
   /** One-way delay of a received stream, only if the clocks of both ends agree. */
   readonly owd_ms?: number;
-  /** Share of packets lost on the network path. For a sent stream, as reported by the peer; absent before a report. */
+  /**
+   * Share of packets lost on the network path, 0 to 1. For a sent stream, as reported by the peer; absent before a
+   * report.
+   */
   readonly loss?: number;
-  /** Share of packets lost and not repaired. Unnecessary retransmissions hide a part of the loss. */
+  /** Share of packets lost and not repaired, 0 to 1. Unnecessary retransmissions hide a part of the loss. */
   readonly residual_loss?: number;
   readonly fps?: number;
   readonly width?: number;
   readonly height?: number;
   readonly freezes?: number;
   readonly frozen_ms?: number;
-  /** Share of the sent packets that are retransmissions. */
+  /** Share of the sent packets that are retransmissions, 0 to 1. */
   readonly retransmitted?: number;
   /** Bit rate that the browser has assigned to the encoder. Absent in Firefox. */
   readonly target_kbps?: number;
