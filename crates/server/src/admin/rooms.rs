@@ -132,8 +132,8 @@ impl Admin {
     }
 }
 
-/// Returns the number of rows of a page in the order of names. The next page begins after the name of the last row, so a
-/// room of several nodes is on one page, even if the page then exceeds the limit.
+/// Returns the number of rows of a page in the order of names. The next page begins after the name of the last row, so
+/// a room of several nodes is on one page, even if the page then exceeds the limit.
 fn page_end(rooms: &[Value], limit: usize) -> usize {
     let is_split = |end: &usize| *end > 0 && *end < rooms.len() && rooms[*end - 1]["room"] == rooms[*end]["room"];
     (limit.min(rooms.len())..).find(|end| !is_split(end)).unwrap_or(limit)
