@@ -6,7 +6,12 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixListener},
+    },
     path::Path,
+    process::{Command, Stdio},
     thread,
     time::Instant,
 };
@@ -15,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::{
-    support::{BOUND, Ended, Server, ask, file, run},
+    support::{BOUND, Ended, Process, Server, ask, file, millrace, run},
     upgrade::{CHANNEL, folder, publish, script, upgrade},
 };
 
@@ -264,6 +269,28 @@ fn old_process_ends_if_the_new_one_is_killed_later() {
         assert!(began.elapsed() < BOUND / 2, "{engine}: {:?}", began.elapsed());
         assert!(!err.contains("panicked"), "{err}");
     }
+}
+
+/// In containers that share a network namespace, several servers can have the same process id, and so the same name of
+/// the control socket.
+#[test]
+fn server_whose_control_socket_is_taken_serves() {
+    let server = millrace(&[]);
+    // The process id is known before the server starts.
+    let mut command = Command::new("sh");
+    command.args(["-c", "read go; exec \"$0\" serve --listen 127.0.0.1:0"]).arg(server.get_program());
+    for (name, _) in server.get_envs() {
+        command.env_remove(name);
+    }
+    let mut process = Process::start_with_input(command.stdin(Stdio::piped()));
+    let name = format!("millrace-control-{}", process.id());
+    let address = SocketAddr::from_abstract_name(name).expect("a short name");
+    let _taken = UnixListener::bind_addr(&address).expect("the name is free");
+    process.close_input();
+    let line = process.out.wait_for("listening on ");
+    process.err.wait_for("SIGUSR2 upgrades it");
+    let address = line.rsplit('/').next().expect("a URL");
+    assert_eq!(ask(address, "GET", "/readyz", &[], "").status, 200);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use millrace_room::{Join, Resume, Role, SWITCH, Topology};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{RoomName, RoomSelection, RoomSummary, moderate, report, request::Request};
+use super::{RoomName, RoomSelection, moderate, report, request::Request};
 use millrace_transport::{
     access::Caller,
     admission::read_body,
@@ -161,14 +161,15 @@ async fn list(conference: &Rc<Conference>, caller: &Caller) -> Result<Response, 
     conference.rooms.config()?;
     let mut rooms = Vec::new();
     for shard in 0..conference.shards() {
-        let selection = RoomSelection { limit: LISTED_MAX, ..RoomSelection::default() };
-        let question = |conference: Rc<Conference>| async move { Ok(conference.rooms(&selection).0) };
+        let caller = caller.clone();
+        let question = move |conference: Rc<Conference>| async move {
+            // Before the limit applies: rooms that the caller may not read must not hide the others.
+            let is_readable = |room: &RoomName| caller.may(Permission::Subscribe, &room.state()).is_ok();
+            let selection = RoomSelection { limit: LISTED_MAX, ..RoomSelection::default() };
+            Ok(conference.rooms_where(&selection, is_readable).0)
+        };
         rooms.extend(conference.ask_shard(shard, question).await?);
     }
-    let is_readable = |summary: &RoomSummary| {
-        RoomName::parse(&summary.room).is_ok_and(|room| caller.may(Permission::Subscribe, &room.state()).is_ok())
-    };
-    rooms.retain(is_readable);
     rooms.sort_by(|a, b| a.room.cmp(&b.room));
     rooms.truncate(LISTED_MAX);
     Ok(json_answer(json!({ "rooms": rooms }).to_string()))

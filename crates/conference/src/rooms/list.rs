@@ -44,22 +44,20 @@ pub struct RoomSelection {
 impl Conference {
     /// Returns the selected rooms in their order; and the number of rooms of this shard that match. Cost: O(rooms).
     pub fn rooms(&self, selection: &RoomSelection) -> (Vec<RoomSummary>, usize) {
+        self.rooms_where(selection, |_| true)
+    }
+
+    /// Returns the selected rooms as [`Conference::rooms`] does, of those for which `is_shown` returns true.
+    pub(super) fn rooms_where(
+        &self,
+        selection: &RoomSelection,
+        is_shown: impl Fn(&RoomName) -> bool,
+    ) -> (Vec<RoomSummary>, usize) {
         let mut names = BTreeSet::from_iter(self.rooms.names());
         names.extend(self.media.rooms());
-        if let Some(text) = selection.contains.as_ref().map(|text| text.to_ascii_lowercase()) {
-            names.retain(|name| name.as_str().to_ascii_lowercase().contains(&text));
-        }
-        let total = names.len();
-        let rank = |name: &RoomName| match selection.order {
-            RoomOrder::Name => 0,
-            RoomOrder::Participants => self.rooms.with(name, |room| Ok(room.ids().count())).unwrap_or(0),
-        };
-        let is_next = |name: &RoomName| selection.after.as_deref().is_none_or(|after| name.as_str() > after);
-        let mut wanted: Vec<(Reverse<usize>, RoomName)> =
-            names.into_iter().filter(is_next).map(|name| (Reverse(rank(&name)), name)).collect();
-        wanted.sort_unstable();
-        wanted.truncate(selection.limit);
-        let summary = |(_, name): (_, RoomName)| {
+        let participants = |name: &RoomName| self.rooms.with(name, |room| Ok(room.ids().count())).unwrap_or(0);
+        let (wanted, total) = select(names, selection, is_shown, participants);
+        let summary = |name: RoomName| {
             let switched = self.media.reports(&name).len();
             let (topology, participants) = self
                 .rooms
@@ -89,5 +87,50 @@ impl Conference {
     /// Returns the shard that holds a room.
     pub fn shard_of(room: &RoomName, shards: usize) -> usize {
         (room.hash() % shards.max(1) as u64) as usize
+    }
+}
+
+/// Returns the selected rooms in their order; and the number of rooms that match. A room that is not shown neither
+/// matches nor counts for the limit. `participants`: returns the number of participants of a room.
+fn select(
+    mut names: BTreeSet<RoomName>,
+    selection: &RoomSelection,
+    is_shown: impl Fn(&RoomName) -> bool,
+    participants: impl Fn(&RoomName) -> usize,
+) -> (Vec<RoomName>, usize) {
+    names.retain(is_shown);
+    if let Some(text) = selection.contains.as_ref().map(|text| text.to_ascii_lowercase()) {
+        names.retain(|name| name.as_str().to_ascii_lowercase().contains(&text));
+    }
+    let total = names.len();
+    let rank = |name: &RoomName| match selection.order {
+        RoomOrder::Name => 0,
+        RoomOrder::Participants => participants(name),
+    };
+    let is_next = |name: &RoomName| selection.after.as_deref().is_none_or(|after| name.as_str() > after);
+    let mut wanted: Vec<(Reverse<usize>, RoomName)> =
+        names.into_iter().filter(is_next).map(|name| (Reverse(rank(&name)), name)).collect();
+    wanted.sort_unstable();
+    wanted.truncate(selection.limit);
+    (wanted.into_iter().map(|(_, name)| name).collect(), total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rooms_that_are_not_shown_do_not_count_for_the_limit() {
+        let names = || ["a", "b", "c", "d"].map(|name| RoomName::parse(name).unwrap()).into();
+        let selected = |selection: RoomSelection| {
+            let is_shown = |name: &RoomName| !["a", "b"].contains(&name.as_str());
+            let participants = |name: &RoomName| usize::from(name.as_str() == "d");
+            let (rooms, total) = select(names(), &selection, is_shown, participants);
+            (rooms.iter().map(|name| name.as_str().to_owned()).collect::<Vec<_>>().concat(), total)
+        };
+        let selection = RoomSelection { limit: 1, ..RoomSelection::default() };
+        assert_eq!(selected(selection.clone()), ("c".into(), 2));
+        assert_eq!(selected(RoomSelection { after: Some("c".into()), ..selection.clone() }), ("d".into(), 2));
+        assert_eq!(selected(RoomSelection { order: RoomOrder::Participants, ..selection }), ("d".into(), 2));
     }
 }

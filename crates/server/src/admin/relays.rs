@@ -33,7 +33,7 @@ impl Admin {
             }
         }
         relays.sort_by_key(|row| std::cmp::Reverse(bytes(row)));
-        relays.truncate(limit);
+        cut(&mut relays, &mut rest, limit);
         let answer = json!({ "relays": relays, "rest": rest, "total": total });
         Ok(Gathered::with_missing(missing, answer))
     }
@@ -48,6 +48,17 @@ impl Admin {
         let unlisted = rows.split_off(rows.len().min(limit));
         unlisted.iter().for_each(|row| rest += row.counts);
         json!({ "relays": rows.iter().map(row).collect::<Vec<_>>(), "rest": counts(&rest), "total": total })
+    }
+}
+
+/// Cuts a list of allocations of all nodes, and adds the counts of what is cut to the rest of its node.
+fn cut(relays: &mut Vec<Value>, rest: &mut [Value], limit: usize) {
+    for row in relays.drain(relays.len().min(limit)..) {
+        if let Some(Value::Object(sums)) = rest.iter_mut().find(|rest| rest["node"] == row["node"]) {
+            for (name, sum) in sums.iter_mut().filter(|(name, _)| *name != "node") {
+                *sum = (sum.as_u64().unwrap_or(0) + row[name].as_u64().unwrap_or(0)).into();
+            }
+        }
     }
 }
 
@@ -80,4 +91,22 @@ fn counts(counts: &Counts) -> Value {
         "bytes_to_clients": bytes_to_clients,
         "over_quota": over_quota,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocations_that_are_cut_count_in_the_rest_of_their_node() {
+        let row = |node: &str, bytes: u64| json!({ "node": node, "id": 7, "bytes_to_peers": bytes });
+        let rest = |node: &str, bytes: u64| json!({ "node": node, "bytes_to_peers": bytes });
+        let mut relays = vec![row("a", 30), row("b", 20), row("a", 10), row("b", 5)];
+        let mut rests = [rest("a", 1), rest("b", 2)];
+        cut(&mut relays, &mut rests, 9);
+        assert_eq!((relays.len(), &rests), (4, &[rest("a", 1), rest("b", 2)]));
+        cut(&mut relays, &mut rests, 2);
+        assert_eq!(relays, [row("a", 30), row("b", 20)]);
+        assert_eq!(rests, [rest("a", 11), rest("b", 7)]);
+    }
 }

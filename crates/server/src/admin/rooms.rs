@@ -44,15 +44,19 @@ impl Admin {
                 rooms.extend(of_node);
             }
         }
+        let mut end = limit.min(rooms.len());
         let name = |row: &Value| (row["room"].as_str().map(str::to_owned), row["node"].as_str().map(str::to_owned));
         match order {
-            RoomOrder::Name => rooms.sort_by_cached_key(name),
+            RoomOrder::Name => {
+                rooms.sort_by_cached_key(name);
+                end = page_end(&rooms, limit);
+            }
             RoomOrder::Participants => {
                 rooms.sort_by_cached_key(|row| (Reverse(row["participants"].as_u64()), name(row)));
             }
         }
-        more |= rooms.len() > limit;
-        rooms.truncate(limit);
+        more |= rooms.len() > end;
+        rooms.truncate(end);
         Ok(Gathered::with_missing(missing, json!({ "rooms": rooms, "more": more, "total": total })))
     }
 
@@ -128,11 +132,30 @@ impl Admin {
     }
 }
 
+/// Returns the number of rows of a page in the order of names. The next page begins after the name of the last row, so
+/// a room of several nodes is on one page, even if the page then exceeds the limit.
+fn page_end(rooms: &[Value], limit: usize) -> usize {
+    let is_split = |end: &usize| *end > 0 && *end < rooms.len() && rooms[*end - 1]["room"] == rooms[*end]["room"];
+    (limit.min(rooms.len())..).find(|end| !is_split(end)).unwrap_or(limit)
+}
+
 /// Returns the order that the parameter `sort` names.
 fn order(sort: Option<&str>) -> Result<RoomOrder, Error> {
     match sort {
         None | Some("name") => Ok(RoomOrder::Name),
         Some("participants") => Ok(RoomOrder::Participants),
         Some(_) => Err(Error::new(Code::BadRequest, "unknown `sort`; the orders are name, participants")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_does_not_split_a_room_of_several_nodes() {
+        let rooms = ["a", "b", "b", "b", "c"].map(|room| json!({ "room": room }));
+        assert_eq!([0, 1, 2, 3, 4, 5, 9].map(|limit| page_end(&rooms, limit)), [0, 1, 4, 4, 4, 5, 5]);
+        assert_eq!(page_end(&[], 3), 0);
     }
 }

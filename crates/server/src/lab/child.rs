@@ -25,8 +25,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Interval between two looks at a child.
 pub const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Maximum length of an error that the lab reports.
-const DETAIL_BYTES_MAX: usize = 500;
+/// Maximum length of an error that the lab reports, in characters.
+const DETAIL_CHARS_MAX: usize = 500;
 
 /// How the lab is started.
 pub struct Program {
@@ -163,7 +163,7 @@ pub fn detail(errors: &[u8], status: ExitStatus) -> String {
     let text = String::from_utf8_lossy(errors);
     let line = text.lines().rev().find_map(|line| line.strip_prefix("millrace: ").or(line.strip_prefix("error: ")));
     let mut detail = line.map_or_else(|| format!("the lab ended with {status}"), str::to_owned);
-    if let Some((end, _)) = detail.char_indices().nth(DETAIL_BYTES_MAX) {
+    if let Some((end, _)) = detail.char_indices().nth(DETAIL_CHARS_MAX) {
         detail.truncate(end);
     }
     detail

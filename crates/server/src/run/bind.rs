@@ -63,7 +63,8 @@ pub fn bind(config: &Config, inherited: SocketSet, seed: &Seed) -> anyhow::Resul
     let (server, shards) = (&config.server, config.shards());
     let limits = Limits::behind(server.proxies(), &config.limits, raise_descriptor_limit());
     let (mut opener, handed_over) = (Opener { inherited, ..Opener::default() }, watch::Sender::new(false));
-    let listeners = listen(&mut opener, server.listen, shards).with_context(|| taken(server.listen))?;
+    let listeners = listen(&mut opener, "http", server.listen, shards).with_context(|| taken(server.listen))?;
+    let listeners: Vec<Listener> = listeners.into_iter().map(Listener::new).collect();
     let address = listeners[0].address()?;
     let tls = Tls::load(&config.tls, shards).context("cannot set up TLS")?;
     let udp = open_datagrams(&mut opener, "udp", &server.udp)?;
@@ -77,7 +78,7 @@ pub fn bind(config: &Config, inherited: SocketSet, seed: &Seed) -> anyhow::Resul
     };
     let mqtt = match config.mqtt_address() {
         None => Vec::new(),
-        Some(address) => listen_mqtt(&mut opener, address, shards)
+        Some(address) => listen(&mut opener, "mqtt", address, shards)
             .with_context(|| format!("cannot serve MQTT on {address}; another program may use the address"))?,
     };
     let agent = open_optional(&mut opener, "agent", &server.agent, "answer agent checks")?;
@@ -90,10 +91,10 @@ pub fn bind(config: &Config, inherited: SocketSet, seed: &Seed) -> anyhow::Resul
     ))
 }
 
-/// Opens one listener per shard.
+/// Opens one listener per shard. `name`: prefix of the names of the sockets.
 ///
 /// Errors: see [`bind`].
-fn listen(opener: &mut Opener, address: SocketAddr, shards: usize) -> io::Result<Vec<Listener>> {
+fn listen(opener: &mut Opener, name: &str, address: SocketAddr, shards: usize) -> io::Result<Vec<TcpListener>> {
     let mut address = address;
     let mut listeners = Vec::with_capacity(shards);
     for shard in 0..shards {
@@ -103,27 +104,7 @@ fn listen(opener: &mut Opener, address: SocketAddr, shards: usize) -> io::Result
             }
             Listener::bind_socket(address, shards)
         };
-        let socket = opener.open(&format!("http/{shard}"), address, bind)?;
-        address = socket.local_addr()?;
-        listeners.push(Listener::new(socket));
-    }
-    Ok(listeners)
-}
-
-/// Opens one listener of MQTT per shard.
-///
-/// Errors: see [`bind`].
-fn listen_mqtt(opener: &mut Opener, address: SocketAddr, shards: usize) -> io::Result<Vec<TcpListener>> {
-    let mut address = address;
-    let mut listeners = Vec::with_capacity(shards);
-    for shard in 0..shards {
-        let bind = || {
-            if shard == 0 {
-                check_free(address)?;
-            }
-            Listener::bind_socket(address, shards)
-        };
-        let socket = opener.open(&format!("mqtt/{shard}"), address, bind)?;
+        let socket = opener.open(&format!("{name}/{shard}"), address, bind)?;
         address = socket.local_addr()?;
         listeners.push(socket);
     }

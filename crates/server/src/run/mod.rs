@@ -373,7 +373,7 @@ pub async fn run(Sources { config, from }: Sources, reload: Reload) -> anyhow::R
     }
     upgrade::notify_serving();
     let mut ended = running.threads.controls.ended.subscribe();
-    let control = ControlSocket::bind().context("cannot open the control socket")?;
+    let control = ControlSocket::open();
     let mut upgrade = Attempt::default();
     let (mut drain_asked, mut move_at) = (running.threads.controls.drain.subscribe(), None);
     let ending = loop {

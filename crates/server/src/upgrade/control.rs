@@ -4,19 +4,23 @@
 //! The command sends one line of JSON ([`Target`]); the server answers with one line for each step ([`Progress`]).
 
 use std::{
-    fs, io,
+    fs,
+    future::pending,
+    io,
     os::linux::net::SocketAddrExt as _,
     os::unix::net::{SocketAddr, UnixListener as BoundUnix, UnixStream as StdUnix},
     path::PathBuf,
     time::Duration,
 };
 
+use millrace_transport::cannot_accept;
 use rustix::{net::sockopt::socket_peercred, process::geteuid};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::{UnixListener, UnixStream},
     sync::mpsc,
+    time::{sleep, timeout},
 };
 
 /// Prefix of the name of the socket. The process id follows.
@@ -25,6 +29,8 @@ const NAME: &str = "millrace-control-";
 const LINE_BYTES_MAX: usize = 64 * 1024;
 /// Time for the command to send its line.
 const LINE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause after a failed accept, for example because the process has no file descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Order of the command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,28 +67,44 @@ pub enum ControlError {
     NotRunning(u32),
     #[error("the connection to the server failed: {0}")]
     Io(#[from] io::Error),
-    #[error("the server closed the connection before the upgrade ended; see its log")]
+    #[error("the server closed the connection before the upgrade ended: see its log, or it belongs to another user")]
     Closed,
 }
 
-/// The listening control socket.
-pub struct ControlSocket(UnixListener);
+/// The listening control socket; `None` if the server has none.
+pub struct ControlSocket(Option<UnixListener>);
 
 impl ControlSocket {
-    /// Errors: another process has the name, or the system refuses the socket.
-    pub fn bind() -> io::Result<Self> {
-        let listener = BoundUnix::bind_addr(&address(std::process::id())?)?;
-        listener.set_nonblocking(true)?;
-        Ok(Self(UnixListener::from_std(listener)?))
+    /// Opens the socket. A server without it serves all the same: processes in containers that share a network
+    /// namespace can have the same process id, and any local user can take a name.
+    pub fn open() -> Self {
+        let listener = Self::bind().inspect_err(|error| {
+            tracing::warn!(%error, "`millrace upgrade` cannot reach this server; SIGUSR2 upgrades it");
+        });
+        Self(listener.ok())
     }
 
-    /// Waits for the next order. Connections of other users and malformed orders are dropped.
+    /// Errors: another process has the name, or the system refuses the socket.
+    fn bind() -> io::Result<UnixListener> {
+        let listener = BoundUnix::bind_addr(&address(std::process::id())?)?;
+        listener.set_nonblocking(true)?;
+        UnixListener::from_std(listener)
+    }
+
+    /// Waits for the next order, forever without a socket. Connections of other users and malformed orders are dropped.
     pub async fn next(&self) -> Order {
+        let Some(listener) = &self.0 else { return pending().await };
         loop {
-            if let Ok((stream, _)) = self.0.accept().await
-                && let Ok(Some(order)) = tokio::time::timeout(LINE_TIMEOUT, read_order(stream)).await
-            {
-                return order;
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    if let Ok(Some(order)) = timeout(LINE_TIMEOUT, read_order(stream)).await {
+                        return order;
+                    }
+                }
+                Err(error) => {
+                    cannot_accept(&error, "a connection to the control socket");
+                    sleep(ACCEPT_PAUSE).await;
+                }
             }
         }
     }

@@ -96,11 +96,11 @@ pub fn hand_over(handed: &Handed, binary: Option<&Path>, config: Config) -> Resu
         seed: handed.seed.clone(),
         node: handed.node.clone(),
     };
-    let told = send(&mut process.stream, &hello).and_then(|()| handed.sockets.send(&process.stream));
+    let sent = send(&mut process.stream, &hello).and_then(|()| handed.sockets.send(&process.stream));
     // A process that has refused closes its end before it has read everything.
-    let version = match (process.reply()?, told) {
+    let version = match (process.reply()?, sent) {
         (Reply::Ready { version }, Ok(())) => version,
-        (_, told) => return Err(told.err().unwrap_or_else(|| io::ErrorKind::InvalidData.into()).into()),
+        (_, sent) => return Err(sent.err().unwrap_or_else(|| io::ErrorKind::InvalidData.into()).into()),
     };
     tracing::info!(pid = process.id(), version, "the new process is ready; handing over");
     let successor = Successor::new(handed.router.clone(), millrace_engine::unix_ms);

@@ -12,9 +12,12 @@ use std::{
 };
 
 use millrace_transport::datagram::RelaySockets;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+use rustix::{
+    io::retry_on_intr,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+        recvmsg, sendmsg,
+    },
 };
 use tokio::sync::watch;
 
@@ -51,7 +54,8 @@ impl SocketSet {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
             ancillary.push(SendAncillaryMessage::ScmRights(part));
-            sendmsg(stream, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::empty())?;
+            // With a write timeout, a signal interrupts even a call that the system would restart. Source: signal(7).
+            retry_on_intr(|| sendmsg(stream, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::empty()))?;
         }
         Ok(())
     }
@@ -65,7 +69,9 @@ impl SocketSet {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
             let mut ancillary = RecvAncillaryBuffer::new(&mut space);
             let mut byte = [0];
-            let received = recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+            let received = retry_on_intr(|| {
+                recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+            })?;
             let before = sockets.len();
             for message in ancillary.drain() {
                 if let RecvAncillaryMessage::ScmRights(received) = message {

@@ -27,6 +27,9 @@ const STALE_TIME: Duration = Duration::from_secs(5);
 pub struct Participant {
     pub id: MemberId,
     stream: Option<Stream>,
+    /// Access units that may be decoded, and the time of the last refill; `None` before the first one. All streams of a
+    /// participant share it, so that a sender that changes the track or layer all the time cannot exceed it.
+    budget: Option<(f64, Instant)>,
     video: Option<Video>,
     /// The cell shows the newest frame.
     pub is_drawn: bool,
@@ -49,14 +52,12 @@ struct Stream {
     depacketizer: Depacketizer,
     decoder: VideoDecoder,
     units: VecDeque<AccessUnit>,
-    /// Access units that may be decoded, and the time of the last refill.
-    budget: (f64, Instant),
     requested: Option<Instant>,
 }
 
 impl Participant {
     pub fn new(id: MemberId) -> Self {
-        Self { id, stream: None, video: None, is_drawn: false, drawn_size: None }
+        Self { id, stream: None, budget: None, video: None, is_drawn: false, drawn_size: None }
     }
 
     pub fn has_stream(&self) -> bool {
@@ -71,7 +72,7 @@ impl Participant {
     /// Buffers a packet. Packets of another track or layer begin a new stream.
     pub fn push(&mut self, (track, layer): (usize, usize), packet: VideoPacket, now: Instant) {
         if self.stream.as_ref().is_none_or(|stream| (stream.track, stream.layer) != (track, layer)) {
-            self.stream = Some(Stream::new(track, layer, now));
+            self.stream = Some(Stream::new(track, layer));
         }
         if let Some(stream) = &mut self.stream {
             stream.depacketizer.push(packet, now);
@@ -89,7 +90,10 @@ impl Participant {
     /// a keyframe.
     pub fn advance(&mut self, delay: Duration, now: Instant, statistics: &mut Statistics) -> Option<usize> {
         let stream = self.stream.as_mut()?;
-        if let Some(frame) = stream.decode(delay, now, statistics) {
+        let (units, refilled) = self.budget.unwrap_or((UNITS_PER_S_MAX, now));
+        let earned = now.saturating_duration_since(refilled).as_secs_f64() * UNITS_PER_S_MAX;
+        let (units, _) = self.budget.insert(((units + earned).min(UNITS_PER_S_MAX), now));
+        if let Some(frame) = stream.decode(delay, now, units, statistics) {
             self.video = Some(Video { frame, color: stream.decoder.color(), since: now });
             self.is_drawn = false;
         }
@@ -102,20 +106,25 @@ impl Participant {
 }
 
 impl Stream {
-    fn new(track: usize, layer: usize, now: Instant) -> Self {
+    fn new(track: usize, layer: usize) -> Self {
         Self {
             track,
             layer,
             depacketizer: Depacketizer::default(),
             decoder: VideoDecoder::default(),
             units: VecDeque::new(),
-            budget: (UNITS_PER_S_MAX, now),
             requested: None,
         }
     }
 
-    /// Returns the newest frame that is due.
-    fn decode(&mut self, delay: Duration, now: Instant, statistics: &mut Statistics) -> Option<YuvFrame> {
+    /// Returns the newest frame that is due. `budget`: number of access units that may be decoded.
+    fn decode(
+        &mut self,
+        delay: Duration,
+        now: Instant,
+        budget: &mut f64,
+        statistics: &mut Statistics,
+    ) -> Option<YuvFrame> {
         while let Some(unit) = self.depacketizer.poll(now) {
             self.units.push_back(unit);
         }
@@ -124,18 +133,15 @@ impl Stream {
             self.units.clear();
             self.decoder.skip();
         }
-        let (budget, refilled) = self.budget;
-        let earned = now.saturating_duration_since(refilled).as_secs_f64() * UNITS_PER_S_MAX;
-        self.budget = ((budget + earned).min(UNITS_PER_S_MAX), now);
         let mut newest = None;
         while self.units.front().is_some_and(|unit| now.saturating_duration_since(unit.arrived) >= delay) {
             let Some(unit) = self.units.pop_front() else { break };
-            if self.budget.0 < 1.0 {
+            if *budget < 1.0 {
                 statistics.units_dropped += 1;
                 self.decoder.skip();
                 continue;
             }
-            self.budget.0 -= 1.0;
+            *budget -= 1.0;
             let frame = self.decoder.decode(&unit);
             statistics.units_dropped += u64::from(frame.is_none());
             newest = frame.or(newest);

@@ -315,6 +315,21 @@ fn flood_of_frames_is_limited() {
 }
 
 #[test]
+fn flood_in_alternating_layers_is_limited() {
+    let mut room = Room::new(1);
+    for at in 0..2 * FRAMES_PER_S as usize {
+        let inputs: Vec<Input> = (0..4).flat_map(|n| room.cameras[0].shoot(n == 0)).collect();
+        for input in inputs {
+            let Input::Video { from, track, packet, .. } = input else { continue };
+            room.compositor.handle(Input::Video { from, track, layer: at % 2, packet }, room.now);
+        }
+        room.pass();
+    }
+    let dropped = room.compositor.take_statistics().units_dropped;
+    assert!(dropped >= 60, "{dropped} of 240 frames in 2 s");
+}
+
+#[test]
 fn participants_beyond_the_grid_are_not_decoded() {
     let mut room = Room::new(CELLS_MAX as u32 + 1);
     (0..3).for_each(|_| room.shoot(&[0, CELLS_MAX]));

@@ -54,7 +54,7 @@ const CLOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const JUMP_US: i64 = 3_000_000;
 /// An estimate below this share of the reported one must be reported at once.
 const FALL: f64 = 0.97;
-/// Seconds after which an absolute send time wraps. It has 24 bits, 6 of them for seconds.
+/// Time in microseconds after which an absolute send time wraps. It has 24 bits, 6 of them for seconds.
 const ABSOLUTE_WRAPS_US: i64 = 64_000_000;
 
 impl SenderClock {
@@ -108,7 +108,7 @@ impl ReceiverEstimator {
         self.gcc.adjust(RTT, now);
     }
 
-    /// Counts the sequence number of a packet.
+    /// Counts the sequence number of a packet, to detect losses.
     pub fn count(&mut self, ssrc: u32, sequence: u16) {
         self.losses.count(ssrc, sequence);
     }
@@ -143,7 +143,8 @@ impl ReceiverEstimator {
         (self.gcc.rate < RATE_MAX).then_some(self.gcc.rate as u64)
     }
 
-    /// Returns whether lost packets should be requested again.
+    /// Returns whether NACKs may request lost packets. On a collapsed path, retransmissions would only keep the queue
+    /// full.
     pub fn allows_retransmissions(&self) -> bool {
         !self.losses.is_collapsed
     }

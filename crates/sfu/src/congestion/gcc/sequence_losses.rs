@@ -6,8 +6,9 @@ use super::losses::{LOSS_HIGH, LOSS_LOW, LOSS_PACKETS_MIN};
 /// also a retransmission.
 #[derive(Debug, Default)]
 pub struct SequenceLosses {
-    /// Highest sequence number of each stream.
-    streams: Vec<(u32, u16)>,
+    streams: Vec<Stream>,
+    /// Number of packets of all streams.
+    packets: u64,
     expected: usize,
     arrived: usize,
     evaluated: Option<Instant>,
@@ -17,8 +18,19 @@ pub struct SequenceLosses {
     clean: usize,
 }
 
-/// More streams of one sender are not counted.
+#[derive(Debug)]
+struct Stream {
+    ssrc: u32,
+    /// Highest sequence number.
+    highest: u16,
+    /// Value of [`SequenceLosses::packets`] at the newest packet.
+    used: u64,
+}
+
+/// Maximum number of streams of one sender that are counted. A new one takes the place of an idle one.
 const STREAMS_MAX: usize = 16;
+/// A stream is idle if the sender has sent this number of packets in other streams since its last packet.
+const IDLE_PACKETS: u64 = 1000;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Loss ratio above which a path has collapsed.
 const COLLAPSED: f64 = 0.3;
@@ -29,20 +41,31 @@ const REQUESTED_MAX: usize = 100;
 const STEP_MAX: u16 = 3000;
 
 impl SequenceLosses {
+    /// Counts the sequence number of a packet.
     pub fn count(&mut self, ssrc: u32, sequence: u16) {
-        let Some((_, highest)) = self.streams.iter_mut().find(|(stream, _)| *stream == ssrc) else {
-            if self.streams.len() < STREAMS_MAX {
-                self.streams.push((ssrc, sequence));
-            }
+        self.packets += 1;
+        let Some(stream) = self.streams.iter_mut().find(|stream| stream.ssrc == ssrc) else {
+            self.add(Stream { ssrc, highest: sequence, used: self.packets });
             return;
         };
-        let step = sequence.wrapping_sub(*highest);
+        stream.used = self.packets;
+        let step = sequence.wrapping_sub(stream.highest);
         if step == 0 || step >= 1 << 15 {
             return;
         }
-        *highest = sequence;
+        stream.highest = sequence;
         if step <= STEP_MAX {
             (self.expected, self.arrived) = (self.expected + usize::from(step), self.arrived + 1);
+        }
+    }
+
+    fn add(&mut self, stream: Stream) {
+        if self.streams.len() < STREAMS_MAX {
+            self.streams.push(stream);
+        } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.used)
+            && self.packets - oldest.used > IDLE_PACKETS
+        {
+            *oldest = stream;
         }
     }
 
@@ -93,6 +116,18 @@ mod tests {
         assert_eq!((losses.expected, losses.arrived), (49, 49), "leaps are new starts");
         assert!(!losses.is_over(at(3)));
         (4..100).for_each(|ssrc| losses.count(ssrc, 0));
+        assert_eq!(losses.streams.len(), STREAMS_MAX);
+    }
+
+    /// A sender that ends and begins its video many times uses a new stream each time.
+    #[test]
+    fn new_stream_takes_the_place_of_an_idle_one() {
+        let mut losses = SequenceLosses::default();
+        for ssrc in 0..40 {
+            losses.expected = 0;
+            (0..2000).for_each(|sequence| losses.count(ssrc, sequence));
+            assert_eq!(losses.expected, 1999, "stream {ssrc}");
+        }
         assert_eq!(losses.streams.len(), STREAMS_MAX);
     }
 }
