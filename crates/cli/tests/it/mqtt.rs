@@ -341,7 +341,8 @@ fn shared_subscription_sends_each_publication_once() {
     for i in 0..30 {
         assert_eq!(server.post("/v1/channels/jobs", &format!("job {i:02}")).status, 200);
     }
-    // A member's shard takes publications from the channel's shard, so the answer to a ping may come before one of them.
+    // A member's shard takes publications from the channel's shard, so the answer to a ping may come before the last
+    // one.
     // One more round after the last publication would show a second copy.
     let mut seen = Vec::new();
     let end = Instant::now() + BOUND;

@@ -60,7 +60,7 @@ const CALM_NEXT = 4_000;
 /** A step up that fails within this time was too early; the next attempt waits longer, at most CALM_MAX, ms. */
 const FAILED_WITHIN = 8_000;
 const CALM_MAX = 20_000;
-/** Growth of the bandwidth estimate over the one of the last failure that allows an early attempt. Less may be noise. */
+/** Growth of the bandwidth estimate since the last failure that allows an early attempt. Less may be noise. */
 const WIDER = 2;
 
 export class Steering {
@@ -74,7 +74,8 @@ export class Steering {
   #calmSince = 0;
   #calm = CALM;
   #raisedAt = -Infinity;
-  #failedUplink: number | undefined;
+  /** Bandwidth estimate at the last step down. */
+  #failedUplink = Infinity;
 
   constructor(size: VideoSize) {
     this.#size = size;
@@ -91,22 +92,22 @@ export class Steering {
   choose(size: VideoSize): void {
     this.#size = size;
     this.level = 0;
-    [this.#bad, this.#busy, this.#calm, this.#failedUplink] = [-CHOSEN, 0, CALM, undefined];
+    [this.#bad, this.#busy, this.#calm, this.#failedUplink] = [-CHOSEN, 0, CALM, Infinity];
   }
 
   /** Takes a sample. Returns true if the level has changed. */
   update(sample: SteeringSample): boolean {
-    const { at, rtt_ms, uplink_kbps, sent_kbps = 0, target_kbps = Infinity, loss = 0 } = sample;
-    if (rtt_ms !== undefined) this.#rttMin = Math.min(this.#rttMin, rtt_ms);
-    // A browser that estimates the bandwidth sees queues itself. A slow answer of a busy peer says nothing about the path.
-    const isDelayed = (rtt_ms ?? 0) > this.#rttMin + RTT_GROWTH_BAD && (uplink_kbps ?? 0) < this.needs(this.level);
-    const isFull = isDelayed || loss >= LOSS_BAD;
+    const { at, rtt_ms = 0, uplink_kbps = 0, sent_kbps = 0, target_kbps = Infinity, loss = 0 } = sample;
+    if (rtt_ms) this.#rttMin = Math.min(this.#rttMin, rtt_ms);
+    const needed = this.needs(this.level);
+    // A browser that estimates the bandwidth notices queues itself. Busy peers report late on a free path, too.
+    const isFull = loss >= LOSS_BAD || (rtt_ms > this.#rttMin + RTT_GROWTH_BAD && uplink_kbps < needed);
     if (target_kbps < Infinity) this.#used += (Math.min(sent_kbps / target_kbps || 0, 1) - this.#used) * NEWEST;
     const assigned = this.#used < USED ? Infinity : target_kbps;
-    this.#bad = isFull || assigned < this.needs(this.level) * NARROW ? this.#bad + 1 : 0;
+    this.#bad = isFull || assigned < needed * NARROW ? this.#bad + 1 : 0;
     this.#busy = sample.limited_by === 'cpu' ? this.#busy + 1 : 0;
     if (this.#bad > 0 || this.#busy) this.#calmSince = at;
-    if (this.#bad >= BAD_SAMPLES || this.#busy >= BUSY_SAMPLES) return this.#lower(at, this.#busy >= BUSY_SAMPLES ? undefined : (uplink_kbps ?? sent_kbps * (1 - loss)), uplink_kbps);
+    if (this.#bad >= BAD_SAMPLES || this.#busy >= BUSY_SAMPLES) return this.#lower(at, this.#busy >= BUSY_SAMPLES ? undefined : uplink_kbps || sent_kbps * (1 - loss), uplink_kbps);
     if (at - this.#raisedAt > FAILED_WITHIN && this.#raisedAt > -Infinity && this.#calm > CALM_NEXT) this.#calm = CALM_NEXT;
     if (!this.level || !this.#mayRaise(at, uplink_kbps, assigned)) return false;
     this.level--;
@@ -115,7 +116,7 @@ export class Steering {
   }
 
   /** Steps down: to the best level that the available rate carries; at least one level. */
-  #lower(at: number, available: number | undefined, uplink: number | undefined): boolean {
+  #lower(at: number, available: number | undefined, uplink: number): boolean {
     [this.#bad, this.#busy, this.#calmSince] = [-LOWERED, 0, at];
     this.#failedUplink = uplink;
     const hasFailed = at - this.#raisedAt <= FAILED_WITHIN;
@@ -127,10 +128,10 @@ export class Steering {
     return this.level !== was;
   }
 
-  #mayRaise(at: number, uplink: number | undefined, assigned: number): boolean {
+  #mayRaise(at: number, uplink: number, assigned: number): boolean {
     const enough = this.needs(this.level - 1) * ROOMY;
     // A path that has become wider since the last failure needs no long wait.
-    const isWider = uplink !== undefined && this.#failedUplink !== undefined && uplink > this.#failedUplink * WIDER && uplink > enough;
+    const isWider = uplink > Math.max(this.#failedUplink * WIDER, enough);
     return assigned >= enough && at - this.#calmSince >= (isWider ? Math.min(this.#calm, CALM_NEXT) : this.#calm);
   }
 }
