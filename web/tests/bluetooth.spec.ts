@@ -51,7 +51,8 @@ class Peripheral {
   readonly #browser: Protocol;
   readonly #kit: Kit;
   readonly #names = new Map<string, keyof typeof CHARACTERISTICS>();
-  #hasService = false;
+  #serviceId: string | undefined;
+  #added = Promise.resolve();
   isSubscribed = false;
 
   private constructor(browser: Protocol, kit: Kit) {
@@ -65,7 +66,8 @@ class Peripheral {
     await session.send('BluetoothEmulation.enable', { state: 'powered-on', leSupported: true });
     await session.send('BluetoothEmulation.simulatePreconnectedPeripheral', { address: ADDRESS, name: 'Earl 1', manufacturerData: [], knownServiceUuids: [SERVICE] });
     session.on('BluetoothEmulation.gattOperationReceived', ({ address, type }) => {
-      void peripheral.#addService().then(() => session.send('BluetoothEmulation.simulateGATTOperationResponse', { address, type, code: 0 }));
+      const ready = type === 'connection' ? peripheral.#addService() : peripheral.#added;
+      void ready.then(() => session.send('BluetoothEmulation.simulateGATTOperationResponse', { address, type, code: 0 }));
     });
     session.on('BluetoothEmulation.characteristicOperationReceived', ({ characteristicId, type, data }) => peripheral.#operate(characteristicId, type, data));
     const access = protocol(await page.context().newCDPSession(page));
@@ -80,11 +82,16 @@ class Peripheral {
     return peripheral;
   }
 
-  /** Adds the service of a kit. Chromium forgets it with each disconnection. */
-  async #addService(): Promise<void> {
-    if (this.#hasService) return;
-    this.#hasService = true;
+  /** Adds the service of a kit, at each connection again: Chromium forgets it with each disconnection. */
+  #addService(): Promise<void> {
+    return (this.#added = this.#added.then(() => this.#replaceService()));
+  }
+
+  async #replaceService(): Promise<void> {
+    // Chromium refuses this if it has forgotten the service.
+    if (this.#serviceId) await this.#send('removeService', { serviceId: this.#serviceId }).catch(() => {});
     const { serviceId } = await this.#send('addService', { address: ADDRESS, serviceUuid: SERVICE });
+    this.#serviceId = serviceId;
     for (const [name, characteristicUuid] of Object.entries(CHARACTERISTICS)) {
       const properties = name === 'led' ? { write: true } : { read: true, notify: true };
       const { characteristicId } = await this.#send('addCharacteristic', { serviceId, characteristicUuid, properties });
@@ -113,7 +120,6 @@ class Peripheral {
   }
 
   async disconnect(): Promise<void> {
-    this.#hasService = false;
     await this.#send('simulateGATTDisconnection', { address: ADDRESS });
   }
 }
