@@ -3,6 +3,7 @@ use std::{
     net::TcpListener as BoundTcp,
     rc::Rc,
     sync::{Arc, mpsc as thread_mpsc},
+    time::Duration,
 };
 
 use millrace_engine::Answer;
@@ -19,6 +20,8 @@ use super::{Admin, requests::Request};
 
 /// Maximum number of requests and questions that wait, and that are handled at the same time.
 const JOBS_MAX: usize = 64;
+/// Time in which a client of the admin listener must accept bytes of its answer.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Work for the admin thread.
 enum Job {
@@ -93,7 +96,8 @@ pub fn run(
             let arrivals = admin.arrivals.clone();
             // A connection that the shard has no time for is closed.
             let hand_over = move |arrival| drop(arrivals.try_send(arrival));
-            let serving = millrace_transport::admin::serve(listener, answer, hand_over);
+            let patience = (admin.site.limits.clone(), WRITE_TIMEOUT);
+            let serving = millrace_transport::admin::serve(listener, patience, answer, hand_over);
             spawn_local(async move {
                 tokio::select! {
                     () = serving => {}

@@ -11,8 +11,10 @@ use tokio::{net::TcpListener, sync::Semaphore, task::spawn_local};
 use super::BODY_BYTES_MAX;
 use crate::{
     accept::cannot_accept,
+    admission::limits::Limits,
     http::{Response, problem},
     route::Arrival,
+    serve::write_timeout::WriteTimeoutStream,
     tls::Stream,
 };
 
@@ -33,9 +35,12 @@ const OWN: [&[u8]; 7] = [
 ];
 
 /// Serves admin requests over HTTP/1.1 until the task is dropped. A connection that begins with another request, such
-/// as that of a page or a session, is handed over to a shard. Must run inside a `LocalRuntime` or a `LocalSet`.
+/// as that of a page or a session, is handed over to a shard. A client that reads nothing of an answer for
+/// `write_timeout` is disconnected, so that it does not keep one of the few places. Must run inside a `LocalRuntime` or
+/// a `LocalSet`.
 pub async fn serve<F: Future<Output = Response> + 'static>(
     listener: TcpListener,
+    (limits, write_timeout): (Arc<Limits>, Duration),
     answer: impl Fn(Parts, Bytes) -> F + 'static,
     hand_over: impl Fn(Arrival) + 'static,
 ) {
@@ -51,11 +56,11 @@ pub async fn serve<F: Future<Output = Response> + 'static>(
                 continue;
             }
         };
-        let (answer, hand_over) = (answer.clone(), hand_over.clone());
+        let (answer, hand_over, limits) = (answer.clone(), hand_over.clone(), limits.clone());
         spawn_local(async move {
             let mut stream = Stream::plain(stream);
             match tokio::time::timeout(PATIENCE, is_own(&mut stream)).await {
-                Ok(Ok(true)) => serve_connection(stream, answer).await,
+                Ok(Ok(true)) => serve_connection(WriteTimeoutStream::new(stream, limits, write_timeout), answer).await,
                 Ok(Ok(false)) => {
                     let parts = stream.into_parts();
                     if let Ok(stream) = parts.tcp.into_std() {
@@ -80,7 +85,7 @@ async fn is_own(stream: &mut Stream) -> io::Result<bool> {
 }
 
 async fn serve_connection<F: Future<Output = Response> + 'static>(
-    stream: Stream,
+    stream: WriteTimeoutStream<Stream>,
     answer: Rc<impl Fn(Parts, Bytes) -> F + 'static>,
 ) {
     let service = service_fn(move |request: Request<Incoming>| {
@@ -105,5 +110,44 @@ async fn serve_connection<F: Future<Output = Response> + 'static>(
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "an admin connection broke");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+        task::LocalSet,
+    };
+
+    use super::*;
+    use crate::{Config, http::text};
+
+    #[tokio::test]
+    async fn client_that_reads_nothing_loses_its_connection() {
+        const BYTES: usize = 64 << 20;
+        let limits = Limits::new(&Config::default(), 1024);
+        let refused = || limits.refused().find(|(name, _)| *name == "write_timeout").unwrap().1;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let answer = |_, _| async { text(StatusCode::OK, "text/plain", "x".repeat(BYTES)) };
+        let serving = serve(listener, (limits.clone(), Duration::from_millis(200)), answer, |_| {});
+        let client = async {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+            while refused() == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let mut read = Vec::new();
+            // The end may be a reset.
+            _ = stream.read_to_end(&mut read).await;
+            assert!(read.len() < BYTES, "the whole answer arrived");
+        };
+        let both = async {
+            tokio::select! { () = serving => {}, () = client => {} }
+        };
+        tokio::time::timeout(PATIENCE, LocalSet::new().run_until(both)).await.expect("the connection remains open");
     }
 }

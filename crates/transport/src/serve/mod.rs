@@ -22,7 +22,7 @@ mod refusals;
 mod server;
 mod topics;
 mod udp;
-mod write_timeout;
+pub(crate) mod write_timeout;
 
 use std::{cell::RefCell, io, rc::Rc};
 

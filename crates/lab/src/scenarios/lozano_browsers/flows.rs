@@ -19,8 +19,8 @@ use rustix::net::sockopt::set_tcp_congestion;
 pub const ALGORITHM: &str = "cubic";
 /// Time after which a flow looks whether it must end.
 const LOOK: Duration = Duration::from_millis(50);
-/// Time in which the near end must name the direction of its flow.
-const HEAD_MAX: Duration = Duration::from_secs(10);
+/// Time in which a flow must connect, and in which its near end must name its direction.
+const START_MAX: Duration = Duration::from_secs(10);
 const BLOCK_BYTES: usize = 16 * 1024;
 
 /// All flows of a call. They end when this value is dropped.
@@ -78,7 +78,7 @@ impl Flows {
         for direction in Direction::BOTH {
             let (state, address) = (self.state.clone(), SocketAddr::from((host, self.port)));
             self.state.spawn("lab-flow", move || {
-                let Ok(mut stream) = TcpStream::connect(address) else { return };
+                let Ok(mut stream) = TcpStream::connect_timeout(&address, START_MAX) else { return };
                 let head = [u8::from(direction == Direction::Down)];
                 if prepare(&stream).and_then(|()| stream.write_all(&head)).is_ok() {
                     match direction {
@@ -128,7 +128,7 @@ fn accept(state: &Arc<State>, mut stream: TcpStream) {
     let of = state.clone();
     let serve = move || {
         let mut head = [0; 1];
-        let is_ready = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(HEAD_MAX)));
+        let is_ready = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(START_MAX)));
         if is_ready.and_then(|()| stream.read_exact(&mut head)).and_then(|()| prepare(&stream)).is_err() {
             return;
         }
