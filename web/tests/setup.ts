@@ -20,7 +20,13 @@ export default async function setup({ workers }: FullConfig): Promise<() => Prom
   };
   try {
     for (let i = 0; i < workers; i++) {
-      const server = await serve(undefined, ['--set', 'rooms.mixers_max=4', '--set', `lab.directory=${join(lab, String(i))}`]);
+      const settings = [
+        'rooms.mixers_max=4',
+        `lab.directory=${join(lab, String(i))}`,
+        // The relays of a page that was killed remain for ten minutes, and all pages are one user.
+        'turn.allocations_per_user_max=1000',
+      ];
+      const server = await serve(undefined, settings.flatMap((setting) => ['--set', setting]));
       started.push(server);
       if (i === 0) await samePages(server.url);
       started.push(simulate(server.url));
