@@ -1,6 +1,8 @@
 //! Reads stored messages. The sequences of a stream count the messages of all its channels; the offsets of a channel
 //! count its own publications. Both increase, so a binary search finds the sequence of an offset.
 
+use std::time::{Duration, Instant};
+
 use async_nats::StatusCode;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -20,6 +22,10 @@ use crate::{
     Newest,
     remote::{BrokerError, Past},
 };
+
+/// Time after which a page ends, even if it has room for more publications. Each message is one request. Without this
+/// limit, many readers that are far behind a slow server would all wait in vain, and read the same messages again.
+const READING_MAX: Duration = Duration::from_secs(1);
 
 /// A stored message of a stream.
 #[derive(Debug)]
@@ -170,6 +176,7 @@ impl Nats {
         if let Since::State | Since::StateAfter { .. } = since {
             return self.read_state(channel, since, limit, bounds).await;
         }
+        let began = Instant::now();
         let log = Log::open(self, channel).await?;
         let now_ms = self.clock.now_ms();
         let Some(last) = log.last().await? else {
@@ -221,7 +228,9 @@ impl Nats {
                     }
                 }
                 // `latest` needs all publications to know which are superseded.
-                let is_full = past.publications.len() >= limit.count || bytes >= limit.bytes;
+                let is_full = past.publications.len() >= limit.count
+                    || bytes >= limit.bytes
+                    || (!past.publications.is_empty() && began.elapsed() >= READING_MAX);
                 if stored.sequence >= last_sequence || (policy == Policy::Every && is_full) {
                     break;
                 }

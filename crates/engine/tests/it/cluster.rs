@@ -317,7 +317,8 @@ fn questions_reach_every_live_node_and_name_the_missing() {
     }
 }
 
-/// A proxy to a server. It cuts connections after a request has passed and before its answer passes.
+/// A proxy to a server. It cuts connections after a request has passed and before its answer passes, or delays
+/// requests.
 pub struct Cutter {
     pub port: u16,
     /// Number of coming answers to cut.
@@ -327,6 +328,11 @@ pub struct Cutter {
 
 impl Cutter {
     pub fn start(to: u16, word: &'static str) -> Self {
+        Self::start_slow(to, word, Duration::ZERO)
+    }
+
+    /// Delays everything that is sent together with a request that contains `word`.
+    pub fn start_slow(to: u16, word: &'static str, delay: Duration) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (cuts, end) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
@@ -343,6 +349,9 @@ impl Cutter {
                 thread::spawn(move || {
                     copy(from, into, |bytes| {
                         let has_word = bytes.windows(word.len()).any(|part| part == word.as_bytes());
+                        if has_word {
+                            thread::sleep(delay);
+                        }
                         if has_word && cuts.fetch_update(SeqCst, SeqCst, |cuts| cuts.checked_sub(1)).is_ok() {
                             cut.store(true, SeqCst);
                         }

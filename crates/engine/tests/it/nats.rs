@@ -120,6 +120,25 @@ fn lost_answer_causes_no_duplicate() {
     assert_eq!(straight.offsets("a", 50), (1..=50).collect::<Vec<_>>());
 }
 
+/// A server so slow that the whole history cannot be read within the time of one request.
+#[test]
+fn slow_server_answers_a_part_of_the_history() {
+    let Some((server, url, _dir)) = own_nats() else { return };
+    let config = Config { wait: Duration::from_secs(3), ..config() };
+    let [quick]: [World; 1] = nodes(&url, &config);
+    let first = quick.append("a", text("1"));
+    (1..200).for_each(|_| quick.publish("a"));
+    let slow = Cutter::start_slow(server.port, "DIRECT.GET", Duration::from_millis(25));
+    let [node]: [World; 1] = nodes(&format!("nats://127.0.0.1:{}", slow.port), &config);
+    let (mut at, mut pages) = (first.offset, 0);
+    while at < 200 {
+        let (gap, offsets) = node.read("a", Since::Position(Position { offset: at, ..first }));
+        assert_eq!((gap, offsets.first()), (None, Some(&(at + 1))));
+        (at, pages) = (*offsets.last().unwrap(), pages + 1);
+    }
+    assert!(pages > 1, "the server was quick");
+}
+
 /// The history is longer than the nodes' memory, and publications of other channels lie in between.
 #[test]
 fn positions_and_times_are_found_among_other_channels() {
