@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Time after which a page ends, even if it has room for more publications. Each message is one request. Without this
-/// limit, many readers that are far behind a slow server would all wait in vain, and read the same messages again.
+/// limit, many readers that are far behind a slow server would all run out of time, and start again.
 const READING_MAX: Duration = Duration::from_secs(1);
 
 /// A stored message of a stream.
