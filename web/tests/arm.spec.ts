@@ -1,45 +1,27 @@
 // The arm-probe: ten wearers in one page, and one in another tab, over each topology.
 import { expect, type Page } from '@playwright/test';
 import { topologyOf, wearersOf } from '../src/pages/arm/topology.ts';
-import { BEST, LOOKS, test as base, url, violations } from './page.ts';
-import { serve, type Server } from './server.ts';
+import { BEST, LOOKS, test, url, violations } from './page.ts';
+import { serve } from './server.ts';
 
 const figure = async (page: Page, name: string): Promise<number> => Number(await page.locator(`[data-figure=${name}]`).textContent());
 const PATIENCE = { timeout: 90_000 };
-
-/** `own`: starts a server for one test; it ends after the page. */
-const test = base.extend<{ own: (args?: string[]) => Promise<Server> }>({
-  own: async ({}, use) => {
-    const servers: Server[] = [];
-    await use(async (args = []) => {
-      const server = await serve(undefined, args);
-      servers.push(server);
-      return server;
-    });
-    await Promise.all(servers.map((server) => server.stop()));
-  },
-});
 
 test('an address has a topology and a number of wearers', () => {
   expect([topologyOf('star').name, topologyOf('nonsense').name, topologyOf(null).name]).toEqual(['star', 'mesh', 'mesh']);
   expect([wearersOf('3'), wearersOf('99'), wearersOf('-1'), wearersOf('x'), wearersOf(null)]).toEqual([3, 10, 1, 10, 10]);
 });
 
-/** Opens the page, and waits until all wearers are connected. `at`: the server, if it is not the common one. */
-async function start(page: Page, topology: string, group: string, wearers = 10, at?: string): Promise<void> {
-  const path = `/arm?${new URLSearchParams({ topology, group, wearers: String(wearers) })}`;
-  await page.goto(at === undefined ? url(path) : at + path);
+async function start(page: Page, topology: string, group: string, wearers = 10): Promise<void> {
+  await page.goto(url(`/arm?${new URLSearchParams({ topology, group, wearers: String(wearers) })}`));
   await page.getByRole('button', { name: 'Start' }).click();
   await expect(page.getByText('All wearers are connected')).toBeVisible(PATIENCE);
 }
 
 for (const topology of ['mesh', 'star', 'relay', 'server']) {
-  test(`a movement reaches nine wearers: ${topology}`, async ({ own, page, clean }) => {
-    // A server of its own: ten wearers need 90 of the 100 relays of a user, and the relays of a page that was killed
-    // remain for ten minutes.
-    const server = topology === 'relay' ? await own() : undefined;
+  test(`a movement reaches nine wearers: ${topology}`, async ({ page, clean }) => {
     // A test that runs again needs another group: the places of the first one are held for a while.
-    await start(page, topology, `nine-${topology}-${test.info().retry}`, 10, server?.url);
+    await start(page, topology, `nine-${topology}-${test.info().retry}`);
     await page.getByRole('button', { name: 'Move wearer 1:' }).click();
     await expect(page.getByText('moved: 9 of 9 vibrated')).toBeVisible();
     await page.getByLabel('Move 4 times per second').check();
@@ -52,11 +34,15 @@ for (const topology of ['mesh', 'star', 'relay', 'server']) {
   });
 }
 
-test('a page that gets too few relays says so', async ({ own, page }) => {
-  const { url: at } = await own(['--set', 'turn.allocations_per_user_max=2']);
-  await page.goto(`${at}/arm?topology=relay&group=few&wearers=3`);
-  await page.getByRole('button', { name: 'Start' }).click();
-  await expect(page.getByText('turn.allocations_per_user_max')).toBeVisible(PATIENCE);
+test('a page that gets too few relays says so', async ({ page }) => {
+  const own = await serve(undefined, ['--set', 'turn.allocations_per_user_max=2']);
+  try {
+    await page.goto(`${own.url}/arm?topology=relay&group=few&wearers=3`);
+    await page.getByRole('button', { name: 'Start' }).click();
+    await expect(page.getByText('turn.allocations_per_user_max')).toBeVisible(PATIENCE);
+  } finally {
+    await own.stop();
+  }
 });
 
 test('a wearer of another tab moves those of this one', async ({ page, context, clean }) => {

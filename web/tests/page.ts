@@ -12,21 +12,17 @@ export const LOOKS = (['light', 'dark'] as const).flatMap((colorScheme) => [
   { name: `desktop ${colorScheme}`, colorScheme, viewport: { width: 1280, height: 800 }, hasTouch: false },
 ]);
 
-/** `clean`: fails the test when the page logs an error or sends a request to another host than the one it came from. */
+/** `clean`: fails the test when the page logs an error or sends a request to another host than its own server. */
 export const test = base.extend<{ clean: void }>({
   clean: [
     async ({ page, context }, use) => {
       const errors: string[] = [];
       const foreignRequests: string[] = [];
-      let own: string | undefined;
       page.on('console', (message) => message.type() === 'error' && errors.push(message.text()));
       page.on('pageerror', (error) => errors.push(error.message));
       const check = (requested: string) => {
         const { protocol, host } = new URL(requested);
-        if (protocol === 'data:' || protocol === 'blob:') return;
-        // The first request fetches the page.
-        own ??= host;
-        if (host !== own) foreignRequests.push(requested);
+        if (protocol !== 'data:' && protocol !== 'blob:' && host !== new URL(url('/')).host) foreignRequests.push(requested);
       };
       context.on('request', (request) => check(request.url()));
       page.on('websocket', (socket) => check(socket.url()));

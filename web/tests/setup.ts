@@ -23,7 +23,7 @@ export default async function setup({ workers }: FullConfig): Promise<() => Prom
       const settings = [
         'rooms.mixers_max=4',
         `lab.directory=${join(lab, String(i))}`,
-        // The relays of a page that was killed remain for ten minutes, and all pages are one user.
+        // All pages are one user, ten wearers need 90 relays, and those of a page that was killed remain for ten minutes.
         'turn.allocations_per_user_max=1000',
       ];
       const server = await serve(undefined, settings.flatMap((setting) => ['--set', setting]));
