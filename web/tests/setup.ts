@@ -23,7 +23,7 @@ export default async function setup({ workers }: FullConfig): Promise<() => Prom
       const settings = [
         'rooms.mixers_max=4',
         `lab.directory=${join(lab, String(i))}`,
-        // All pages are one user, ten wearers need 90 relays, and those of a page that was killed remain for ten minutes.
+        // All pages are one user. Ten wearers need 90 relays; those of a killed page remain for ten minutes.
         'turn.allocations_per_user_max=1000',
       ];
       const server = await serve(undefined, settings.flatMap((setting) => ['--set', setting]));
